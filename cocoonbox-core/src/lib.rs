@@ -1,0 +1,21 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod backend;
+mod clock;
+mod entropy;
+mod id;
+mod name;
+mod retry;
+mod secret;
+
+pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use entropy::{Entropy, EntropyError, SeededEntropy, SystemEntropy, random_secret};
+pub use id::{
+    BoxId, BoxKind, Id, IdError, Kind, OperationId, OperationKind, SessionId, SessionKind, SignInLinkId,
+    SignInLinkKind, TokenId, TokenKind, UserId, UserKind, WakeId, WakeKind,
+};
+pub use name::{BoxName, ImageName, NameError, TenantName, UserName};
+pub use retry::Retry;
+#[doc(hidden)]
+pub use secret::__private;
