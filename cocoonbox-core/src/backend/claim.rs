@@ -231,11 +231,16 @@ impl FromStr for HostFileName {
     fn from_str(text: &str) -> Result<Self, NameError> {
         let good = (1..=64).contains(&text.len())
             && !text.starts_with('.')
-            && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-'));
+            && text.bytes().all(|byte| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-')
+            });
         if good {
             Ok(Self(text.into()))
         } else {
-            Err(NameError { noun: "host file name", rule: "use 1 to 64 of a-z, 0-9, . and -, not starting with a dot" })
+            Err(NameError {
+                noun: "host file name",
+                rule: "use 1 to 64 of a-z, 0-9, . and -, not starting with a dot",
+            })
         }
     }
 }

@@ -110,9 +110,10 @@ impl BackendError {
     /// Returns what a caller may do next.
     pub const fn retry(&self) -> Retry {
         match self {
-            Self::Invalid { .. } | Self::NotFound { .. } | Self::UnknownImage { .. } | Self::Unsupported { .. } => {
-                Retry::Never
-            }
+            Self::Invalid { .. }
+            | Self::NotFound { .. }
+            | Self::UnknownImage { .. }
+            | Self::Unsupported { .. } => Retry::Never,
             Self::Conflict { .. } => Retry::Reread,
             Self::Quota { .. } | Self::Unreachable { .. } | Self::StartFailed { .. } => Retry::Later,
             Self::Unavailable { .. } | Self::PeerMisbehaved { .. } => Retry::LookFirst,

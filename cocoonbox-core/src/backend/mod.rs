@@ -1,8 +1,10 @@
 //! The port that every sandbox backend implements.
 
 mod capability;
+mod check;
 mod claim;
 mod error;
+mod memory;
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -13,10 +15,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use capability::{Capabilities, Enforcement, Freeze, LimitCapabilities};
 pub use claim::{
-    Claim, ClaimFilter, ClaimRef, ClaimRequest, ClaimState, Doors, HibernateTo, HostFile, HostFileName, Memory,
-    Metadata, Nesting, NetworkMode, SandboxId, Size,
+    Claim, ClaimFilter, ClaimRef, ClaimRequest, ClaimState, Doors, HibernateTo, HostFile, HostFileName,
+    Memory, Metadata, Nesting, NetworkMode, SandboxId, Size,
 };
 pub use error::{BackendError, QuotaScope};
+pub use memory::{
+    EchoGuest, MemoryBackend, MemoryGuest, MemoryOptions, MemorySandbox, MemoryStore, guest_fn,
+};
 
 use crate::TenantName;
 
@@ -35,6 +40,15 @@ pub enum Target {
     Channel,
     /// A TCP port on the guest's own loopback.
     Port(NonZeroU16),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Channel => f.write_str("the guest channel"),
+            Self::Port(port) => write!(f, "port {port}"),
+        }
+    }
 }
 
 /// Makes, keeps and ends sandboxes.
