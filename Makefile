@@ -1,0 +1,47 @@
+# Every target works from a fresh clone on Debian 12 with Rust; `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+BACKEND ?= auto
+
+.PHONY: help agent build demo up test test-tools lint package edges fixtures bench-box soak
+
+help: ## lists the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+agent: ## builds the guest's binary, static: target/agent/cocoonbox-agent
+	@scripts/agent.sh
+
+build: agent ## builds the agent and every binary
+	$(CARGO) build --workspace --bins
+
+demo: ## does the main job on a temporary data directory and proves it
+	@scripts/demo.sh
+
+up: build ## serves on the default data directory until Ctrl-C
+	@scripts/need.sh run
+	target/debug/cocoonbox up
+
+test: ## installs what the tests need and runs everything
+	@scripts/test.sh
+
+test-tools: ## installs what the tests need and stops
+	@scripts/need.sh test
+
+lint: ## formatting, clippy, docs, licences and bans, packages
+	@scripts/lint.sh
+
+package: ## packs each library crate as it would be published
+	@scripts/package.sh
+
+edges: ## writes the list of edges between our crates anew
+	COCOONBOX_REGENERATE=1 $(CARGO) test -q -p cocoonbox-house-tests --test graph
+
+fixtures: ## writes the list of fixture digests anew
+	COCOONBOX_REGENERATE=1 $(CARGO) test -q -p cocoonbox-house-tests --test fixtures
+
+bench-box: ## measures a box's start and a remote command beside their peers
+	@benches/bench-box.sh
+
+soak: ## the long tests: COCOONBOX_SOAK=1 makes the stories' loops long
+	@COCOONBOX_SOAK=1 scripts/test.sh

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Installs what `run` (a server with bubblewrap boxes) or `test` needs and is missing.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+case ${1:-} in
+    run)
+        need_to_run
+        ;;
+    test)
+        need_to_run
+        need scp=openssh-client /usr/lib/openssh/sftp-server=openssh-sftp-server \
+            '/usr/lib/postgresql/*/bin/initdb=postgresql' setpriv=util-linux python3=python3
+        python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
+        # foreign gRPC clients, pinned
+        tools='grpcio==1.85.1 grpcio-reflection==1.85.1 buf-bin==1.75.0'
+        if [ "$(cat "$root/target/venv/tools" 2>/dev/null)" != "$tools" ]; then
+            say "installing $tools into target/venv"
+            mkdir -p "$root/target"
+            python3 -m venv --clear "$root/target/venv"
+            # shellcheck disable=SC2086
+            "$root/target/venv/bin/pip" install -q --disable-pip-version-check $tools
+            printf '%s\n' "$tools" > "$root/target/venv/tools"
+        fi
+        ;;
+    *)
+        die "usage: scripts/need.sh run|test"
+        ;;
+esac

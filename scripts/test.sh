@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Installs what the tests need, starts a PostgreSQL of its own, builds, and runs every test.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+need_cargo
+scripts_dir=$root/scripts
+"$scripts_dir/need.sh" test
+cd "$root"
+
+# stories dial real ports and open many files
+ulimit -n "$(ulimit -Hn)" 2>/dev/null || true
+
+"$scripts_dir/agent.sh"
+cargo build --workspace --bins
+export COCOONBOX_AGENT=$root/target/agent/cocoonbox-agent
+
+# the closing lines are cargo's counts
+exec "$scripts_dir/postgres.sh" run -- cargo test --workspace --no-fail-fast
