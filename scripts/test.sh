@@ -15,4 +15,4 @@ cargo build --workspace --bins
 export COCOONBOX_AGENT=$root/target/agent/cocoonbox-agent
 
 # the closing lines are cargo's counts
-exec "$scripts_dir/postgres.sh" run -- cargo test --workspace --no-fail-fast
+exec "$scripts_dir/postgres.sh" run target/postgres -- cargo test --workspace --no-fail-fast
