@@ -5,6 +5,7 @@ pub mod backend;
 mod clock;
 mod entropy;
 mod id;
+pub mod machine;
 mod name;
 mod retry;
 mod secret;

@@ -1,0 +1,656 @@
+//! The machine against a model backend: random verbs, and every way in which a step can be cut off.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::*;
+use crate::backend::{ClaimState, HibernateTo, Memory, SandboxId};
+use crate::{BoxId, BoxName, ImageName, OperationId, SeededEntropy, Timestamp, UserId, WakeId};
+
+type Decider = fn(Option<&BoxRecord>, Command, Timestamp) -> Result<Decision, Refusal>;
+
+const LIMITS: Limits = Limits { max_boxes: Some(3), max_running: Some(2) };
+const RULES: SleepRules =
+    SleepRules { idle: Duration::from_secs(600), freeze_to_disk_after: Duration::from_secs(1200) };
+
+/// How an effect goes.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Done,
+    /// Nothing happened, and the caller hears so.
+    Refused,
+    /// It happened, the answer is an error, and a look tells.
+    AnswerLost,
+    /// The backend cannot be asked afterwards.
+    Dark {
+        done: bool,
+    },
+    /// The process dies before the effect.
+    CrashBefore,
+    /// The process dies after the effect, before its outcome is written.
+    CrashAfter,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create { owner: usize },
+    Ensure { pick: usize },
+    Hibernate { pick: usize, disk: bool },
+    Delete { pick: usize },
+    Schedule { pick: usize },
+    Tick { minutes: u64, held: bool },
+    Settle,
+    Effect(Fate),
+    Dies { pick: usize },
+    GiveWay,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let fate = prop_oneof![
+        6 => Just(Fate::Done),
+        1 => Just(Fate::Refused),
+        1 => Just(Fate::AnswerLost),
+        1 => any::<bool>().prop_map(|done| Fate::Dark { done }),
+        1 => Just(Fate::CrashBefore),
+        1 => Just(Fate::CrashAfter),
+    ];
+    prop_oneof![
+        3 => (0..2_usize).prop_map(|owner| Step::Create { owner }),
+        4 => (0..6_usize).prop_map(|pick| Step::Ensure { pick }),
+        3 => (0..6_usize, any::<bool>()).prop_map(|(pick, disk)| Step::Hibernate { pick, disk }),
+        1 => (0..6_usize).prop_map(|pick| Step::Delete { pick }),
+        1 => (0..6_usize).prop_map(|pick| Step::Schedule { pick }),
+        2 => (1..30_u64, any::<bool>()).prop_map(|(minutes, held)| Step::Tick { minutes, held }),
+        1 => Just(Step::Settle),
+        8 => fate.prop_map(Step::Effect),
+        1 => (0..6_usize).prop_map(|pick| Step::Dies { pick }),
+        1 => Just(Step::GiveWay),
+    ]
+}
+
+/// A claim of the model backend.
+#[derive(Clone, Debug)]
+struct Held {
+    of: BoxId,
+    owner: UserId,
+    state: ClaimState,
+    identity: WakeId,
+}
+
+struct World {
+    decider: Decider,
+    entropy: SeededEntropy,
+    now: Timestamp,
+    owners: [UserId; 2],
+    records: BTreeMap<BoxId, BoxRecord>,
+    claims: BTreeMap<SandboxId, Held>,
+    /// The sandbox in which a box's files were first seen.
+    files: BTreeMap<BoxId, SandboxId>,
+    flight: VecDeque<(BoxId, OperationId, Effect)>,
+    log: BTreeMap<OperationId, Vec<OperationEvent>>,
+    made: u32,
+}
+
+type Check = Result<(), String>;
+
+impl World {
+    fn new(decider: Decider) -> Self {
+        let entropy = SeededEntropy::new(11);
+        let owners = [UserId::random(&entropy).unwrap(), UserId::random(&entropy).unwrap()];
+        Self {
+            decider,
+            entropy,
+            now: Timestamp::from_millis(1_000_000),
+            owners,
+            records: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            files: BTreeMap::new(),
+            flight: VecDeque::new(),
+            log: BTreeMap::new(),
+            made: 0,
+        }
+    }
+
+    fn fresh(&self) -> Fresh {
+        Fresh {
+            operation: OperationId::random(&self.entropy).unwrap(),
+            wake: WakeId::random(&self.entropy).unwrap(),
+        }
+    }
+
+    fn pick(&self, pick: usize) -> Option<BoxId> {
+        self.records.keys().nth(pick % self.records.len().max(1)).cloned()
+    }
+
+    fn tally(&self, owner: &UserId, without: Option<&BoxId>) -> Tally {
+        Tally::of(
+            self.records.values().filter(|record| record.owner == *owner && Some(&record.id) != without),
+        )
+    }
+
+    fn seen(&self, id: &BoxId) -> Vec<SeenClaim> {
+        let held = self.claims.iter().filter(|(_, held)| held.of == *id);
+        held.map(|(id, held)| SeenClaim { id: id.clone(), state: held.state.clone() }).collect()
+    }
+
+    fn command(&mut self, id: &BoxId, command: Command) -> Check {
+        let before = self.records.get(id).cloned();
+        let Ok(decision) = (self.decider)(before.as_ref(), command, self.now) else { return Ok(()) };
+        self.write(id, decision)
+    }
+
+    fn write(&mut self, id: &BoxId, decision: Decision) -> Check {
+        match decision.write {
+            Write::Keep => {}
+            Write::Put(record) => {
+                self.records.insert(id.clone(), *record);
+            }
+            Write::Remove => {
+                self.records.remove(id);
+            }
+        }
+        for event in decision.events {
+            let log = self.log.entry(event.operation.clone()).or_default();
+            if log.last().is_some_and(|last| last.phase.is_last()) {
+                return Err(format!("an event follows the end of {}", event.operation));
+            }
+            log.push(event);
+            if log.last().map(|event| event.sequence) != Some(log.len() as u64) {
+                return Err("events are not numbered from 1".to_owned());
+            }
+        }
+        // an operation id is needed only where an outcome is awaited
+        let operation = decision.operation.unwrap_or_else(|| OperationId::random(&self.entropy).unwrap());
+        for effect in decision.effects {
+            self.flight.push_back((id.clone(), operation.clone(), effect));
+        }
+        self.check()
+    }
+
+    fn wake(&mut self, sandbox: &SandboxId, wake_id: &WakeId) -> Memory {
+        let held = self.claims.get_mut(sandbox).unwrap();
+        let memory = match held.state {
+            ClaimState::Running | ClaimState::Hibernated { memory: Memory::Kept } => Memory::Kept,
+            _ => Memory::Lost,
+        };
+        held.identity = wake_id.clone();
+        held.state = ClaimState::Running;
+        memory
+    }
+
+    /// Does what a backend would, and answers the outcome; none where nothing waits for one.
+    fn perform(&mut self, id: &BoxId, operation: &OperationId, effect: &Effect) -> Option<Command> {
+        let operation = operation.clone();
+        let known = |world: &Self, sandbox: &SandboxId| world.claims.contains_key(sandbox);
+        match effect {
+            Effect::Claim { wake_id } => {
+                if let Some(claim) = self.seen(id).first() {
+                    self.wake(&claim.id, wake_id);
+                    return Some(Command::Claimed { operation, sandbox: claim.id.clone() });
+                }
+                self.made += 1;
+                let sandbox: SandboxId = format!("sb_{:04}", self.made).parse().unwrap();
+                let owner = self.records.get(id)?.owner.clone();
+                let held =
+                    Held { of: id.clone(), owner, state: ClaimState::Running, identity: wake_id.clone() };
+                self.claims.insert(sandbox.clone(), held);
+                Some(Command::Claimed { operation, sandbox })
+            }
+            Effect::Wake { sandbox, .. } | Effect::Hibernate { sandbox, .. } if !known(self, sandbox) => {
+                Some(self.failed(id, operation, false))
+            }
+            Effect::Wake { sandbox, wake_id } => {
+                let memory = self.wake(sandbox, wake_id);
+                Some(Command::Woke { operation, memory })
+            }
+            Effect::Hibernate { sandbox, to } => {
+                let held = self.claims.get_mut(sandbox).unwrap();
+                if matches!(held.state, ClaimState::Failed { .. }) {
+                    return Some(self.failed(id, operation, false));
+                }
+                let lost =
+                    *to == HibernateTo::Disk || held.state == ClaimState::Hibernated { memory: Memory::Lost };
+                let memory = if lost { Memory::Lost } else { Memory::Kept };
+                held.state = ClaimState::Hibernated { memory };
+                Some(Command::Hibernated { operation, memory })
+            }
+            Effect::Release { .. } => {
+                self.claims.retain(|_, held| held.of != *id);
+                self.files.remove(id);
+                Some(Command::Released { operation })
+            }
+            Effect::ReleaseStray { sandbox } => {
+                self.claims.remove(sandbox);
+                None
+            }
+        }
+    }
+
+    fn failed(&self, id: &BoxId, operation: OperationId, dark: bool) -> Command {
+        let look = if dark { Look::Unknown } else { Look::Seen(self.seen(id)) };
+        let reason = "it did not work".to_owned();
+        Command::EffectFailed { operation, kind: FailureKind::Broken, reason, look, fresh: self.fresh() }
+    }
+
+    fn effect(&mut self, fate: Fate) -> Check {
+        let Some((id, operation, effect)) = self.flight.pop_front() else { return Ok(()) };
+        let outcome = match fate {
+            Fate::Done => self.perform(&id, &operation, &effect),
+            Fate::Refused => Some(self.failed(&id, operation, false)),
+            Fate::AnswerLost => {
+                self.perform(&id, &operation, &effect);
+                Some(self.failed(&id, operation, false))
+            }
+            Fate::Dark { done } => {
+                if done {
+                    self.perform(&id, &operation, &effect);
+                }
+                Some(self.failed(&id, operation, true))
+            }
+            Fate::CrashBefore => return self.restart(),
+            Fate::CrashAfter => {
+                self.perform(&id, &operation, &effect);
+                self.check()?;
+                return self.restart();
+            }
+        };
+        self.check()?;
+        outcome.map_or(Ok(()), |outcome| self.command(&id, outcome))
+    }
+
+    fn restart(&mut self) -> Check {
+        self.flight.clear();
+        let records = &self.records;
+        self.claims.retain(|_, held| records.contains_key(&held.of));
+        for id in self.records.keys().cloned().collect::<Vec<_>>() {
+            self.reconcile(&id)?;
+        }
+        Ok(())
+    }
+
+    fn reconcile(&mut self, id: &BoxId) -> Check {
+        let command = Command::Reconcile { seen: self.seen(id), fresh: self.fresh() };
+        self.command(id, command)
+    }
+
+    fn take(&mut self, step: Step) -> Check {
+        match step {
+            Step::Create { owner } => {
+                let owner = self.owners[owner].clone();
+                let id = BoxId::random(&self.entropy).unwrap();
+                let new = NewBox {
+                    id: id.clone(),
+                    owner: owner.clone(),
+                    name: BoxName::first(),
+                    image: ImageName::host(),
+                };
+                let tally = self.tally(&owner, None);
+                let command = Command::Create { new, fresh: self.fresh(), tally, limits: LIMITS };
+                self.command(&id, command)
+            }
+            Step::Ensure { pick } => {
+                let Some(id) = self.pick(pick) else { return Ok(()) };
+                if self.records[&id].unsettled {
+                    self.reconcile(&id)?;
+                }
+                let tally = self.tally(&self.records[&id].owner, Some(&id));
+                let command = Command::Ensure { fresh: self.fresh(), tally, limits: LIMITS };
+                self.command(&id, command)
+            }
+            Step::Hibernate { pick, disk } => {
+                let Some(id) = self.pick(pick) else { return Ok(()) };
+                let to = if disk { HibernateTo::Disk } else { HibernateTo::Memory };
+                let operation = self.fresh().operation;
+                self.command(&id, Command::Hibernate { to, operation })
+            }
+            Step::Delete { pick } => {
+                let Some(id) = self.pick(pick) else { return Ok(()) };
+                let operation = self.fresh().operation;
+                self.command(&id, Command::Delete { operation })
+            }
+            Step::Schedule { pick } => {
+                let Some(id) = self.pick(pick) else { return Ok(()) };
+                let next_at = Some(self.now.plus(Duration::from_secs(300)));
+                let schedule = Schedule {
+                    cron: "* * * * *".to_owned(),
+                    time_zone: "UTC".to_owned(),
+                    stay_up: Duration::from_secs(300),
+                    next_at,
+                };
+                self.command(&id, Command::SetSchedule { schedule: Some(schedule) })
+            }
+            Step::Tick { minutes, held } => {
+                self.now = self.now.plus(Duration::from_secs(60 * minutes));
+                for id in self.records.keys().cloned().collect::<Vec<_>>() {
+                    let tally = self.tally(&self.records[&id].owner, Some(&id));
+                    let next_at = Some(self.now.plus(Duration::from_secs(300)));
+                    let fresh = self.fresh();
+                    self.command(
+                        &id,
+                        Command::Tick { rules: RULES, held, used_at: None, next_at, tally, fresh },
+                    )?;
+                }
+                Ok(())
+            }
+            Step::Settle => {
+                let unsettled =
+                    self.records.values().filter(|record| record.unsettled && record.pending.is_none());
+                for id in unsettled.map(|record| record.id.clone()).collect::<Vec<_>>() {
+                    self.reconcile(&id)?;
+                }
+                Ok(())
+            }
+            Step::Effect(fate) => self.effect(fate),
+            Step::Dies { pick } => {
+                let Some(id) = self.pick(pick) else { return Ok(()) };
+                for held in self.claims.values_mut().filter(|held| held.of == id) {
+                    held.state = ClaimState::Failed { reason: "killed".to_owned() };
+                }
+                Ok(())
+            }
+            Step::GiveWay => {
+                let Some((id, operation, Effect::Hibernate { .. })) = self.flight.front().cloned() else {
+                    return Ok(());
+                };
+                let pending = self.records.get(&id).and_then(|record| record.pending.clone());
+                if pending.is_some_and(|pending| pending.operation == operation && pending.cause.gives_way())
+                {
+                    self.flight.pop_front();
+                    self.command(&id, Command::GiveWay { operation })?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What must hold whenever anybody looks.
+    fn check(&mut self) -> Check {
+        for owner in &self.owners {
+            let tally = self.tally(owner, None);
+            if tally.boxes > 3 {
+                return Err(format!("{} boxes", tally.boxes));
+            }
+            if tally.running > 2 {
+                return Err(format!("{} boxes count as running", tally.running));
+            }
+            let running =
+                self.claims.values().filter(|held| held.owner == *owner && held.state == ClaimState::Running);
+            if running.count() > 2 {
+                return Err("more sandboxes run than may".to_owned());
+            }
+        }
+        for record in self.records.values() {
+            if record.pending.is_none() && record.state.is_between() {
+                return Err(format!("{} is {} and nothing is under way", record.id, record.state));
+            }
+            if record.state != BoxState::Running || record.pending.is_some() {
+                continue;
+            }
+            let sandbox = record.sandbox.as_ref().ok_or("a running box has no sandbox")?;
+            self.files.entry(record.id.clone()).or_insert_with(|| sandbox.clone());
+            if let Some(held) = self.claims.get(sandbox)
+                && held.state == ClaimState::Running
+                && Some(&held.identity) != record.wake_id.as_ref()
+            {
+                return Err("a running box has the identity of another wake".to_owned());
+            }
+        }
+        for (id, sandbox) in &self.files {
+            if !self.claims.contains_key(sandbox) {
+                return Err(format!("the files of {id} are gone"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What must hold once the server was started again and nothing failed since.
+    fn finish(&mut self) -> Check {
+        self.restart()?;
+        while !self.flight.is_empty() {
+            self.effect(Fate::Done)?;
+        }
+        for record in self.records.values() {
+            if record.pending.is_some() || record.state.is_between() || record.unsettled {
+                return Err(format!("{} is stuck: {record:?}", record.id));
+            }
+            if let Some(files) = self.files.get(&record.id)
+                && record.sandbox.as_ref() != Some(files)
+            {
+                return Err(format!("{} does not know its files", record.id));
+            }
+            let seen = self.seen(&record.id);
+            let agrees = match (record.state, seen.as_slice()) {
+                (BoxState::Failed, []) => record.sandbox.is_none(),
+                (state, [claim]) => {
+                    record.sandbox.as_ref() == Some(&claim.id)
+                        && match &claim.state {
+                            ClaimState::Running => state == BoxState::Running,
+                            ClaimState::Hibernated { memory } => {
+                                state == BoxState::Hibernated && record.memory == Some(*memory)
+                            }
+                            ClaimState::Failed { .. } => state == BoxState::Failed,
+                        }
+                }
+                _ => false,
+            };
+            if !agrees {
+                return Err(format!("{record:?} does not agree with {seen:?}"));
+            }
+        }
+        for held in self.claims.values() {
+            if !self.records.contains_key(&held.of) {
+                return Err(format!("a sandbox of {} is left", held.of));
+            }
+        }
+        match self.log.values().find(|log| !log.last().is_some_and(|last| last.phase.is_last())) {
+            Some(log) => Err(format!("an operation never ended: {log:?}")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn survives(decider: Decider, cases: u32) -> Result<(), String> {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(
+        config,
+        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
+    );
+    runner
+        .run(&proptest::collection::vec(step(), 1..60), |steps| {
+            let mut world = World::new(decider);
+            for step in steps {
+                world.take(step).map_err(TestCaseError::fail)?;
+            }
+            world.finish().map_err(TestCaseError::fail)
+        })
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn no_sequence_loses_a_box_leaves_it_stuck_or_breaks_a_cap() -> Result<(), String> {
+    survives(decide, 3000)
+}
+
+/// The property is worth something only if wrong machines fail it.
+#[test]
+fn the_property_catches_broken_machines() {
+    fn starting_is_not_counted(
+        record: Option<&BoxRecord>,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<Decision, Refusal> {
+        let command = match command {
+            Command::Ensure { fresh, tally, limits } => {
+                Command::Ensure { fresh, tally, limits: Limits { max_running: None, ..limits } }
+            }
+            other => other,
+        };
+        decide(record, command, now)
+    }
+    fn a_restart_is_ignored(
+        record: Option<&BoxRecord>,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<Decision, Refusal> {
+        match command {
+            Command::Reconcile { .. } if record.is_some_and(|record| record.pending.is_some()) => {
+                Ok(Decision::nothing())
+            }
+            other => decide(record, other, now),
+        }
+    }
+    fn a_lost_answer_is_believed(
+        record: Option<&BoxRecord>,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<Decision, Refusal> {
+        let mut decision = decide(record, command.clone(), now)?;
+        if let (Command::EffectFailed { .. }, Write::Put(record)) = (command, &mut decision.write)
+            && let Some(sandbox) = record.sandbox.take()
+        {
+            decision.effects.push(Effect::ReleaseStray { sandbox });
+        }
+        Ok(decision)
+    }
+    fn a_wake_keeps_the_old_name(
+        record: Option<&BoxRecord>,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<Decision, Refusal> {
+        let mut decision = decide(record, command, now)?;
+        for effect in &mut decision.effects {
+            if let (Effect::Wake { wake_id, .. }, Some(old)) =
+                (effect, record.and_then(|record| record.wake_id.clone()))
+            {
+                *wake_id = old;
+            }
+        }
+        if let (Some(record), Write::Put(next)) = (record, &mut decision.write)
+            && record.state == BoxState::Hibernating
+            && next.state == BoxState::Hibernated
+        {
+            next.wake_id.clone_from(&record.wake_id);
+        }
+        Ok(decision)
+    }
+    for (name, broken) in [
+        ("starting is not counted", starting_is_not_counted as Decider),
+        ("a restart is ignored", a_restart_is_ignored),
+        ("a lost answer is believed", a_lost_answer_is_believed),
+        ("a wake keeps the old name", a_wake_keeps_the_old_name),
+    ] {
+        assert!(survives(broken, 3000).is_err(), "{name}: not caught");
+    }
+}
+
+mod stories {
+    use super::*;
+
+    fn box_in(state: BoxState) -> (World, BoxId) {
+        let mut world = World::new(decide);
+        world.take(Step::Create { owner: 0 }).unwrap();
+        world.effect(Fate::Done).unwrap();
+        let id = world.pick(0).unwrap();
+        if state == BoxState::Hibernated {
+            world.take(Step::Hibernate { pick: 0, disk: false }).unwrap();
+            world.effect(Fate::Done).unwrap();
+        }
+        assert_eq!(world.records[&id].state, state);
+        (world, id)
+    }
+
+    fn tick(world: &mut World, held: bool, minutes: u64) -> BoxState {
+        world.take(Step::Tick { minutes, held }).unwrap();
+        while !world.flight.is_empty() {
+            world.effect(Fate::Done).unwrap();
+        }
+        world.records.values().next().unwrap().state
+    }
+
+    #[test]
+    fn an_unused_box_falls_asleep_and_later_gives_up_its_memory() {
+        let (mut world, id) = box_in(BoxState::Running);
+        assert_eq!(tick(&mut world, false, 9), BoxState::Running);
+        assert_eq!(tick(&mut world, true, 5), BoxState::Running);
+        assert_eq!(tick(&mut world, false, 1), BoxState::Hibernated);
+        assert_eq!(world.records[&id].memory, Some(Memory::Kept));
+        tick(&mut world, false, 20);
+        assert_eq!(world.records[&id].memory, Some(Memory::Lost));
+    }
+
+    #[test]
+    fn a_scheduled_wake_stays_up_and_then_sleeps() {
+        let (mut world, id) = box_in(BoxState::Hibernated);
+        world.take(Step::Schedule { pick: 0 }).unwrap();
+        assert_eq!(tick(&mut world, false, 5), BoxState::Running);
+        assert!(world.records[&id].sleep_at.is_some());
+        world.records.get_mut(&id).unwrap().schedule = None;
+        assert_eq!(tick(&mut world, true, 6), BoxState::Running);
+        assert_eq!(tick(&mut world, false, 1), BoxState::Hibernated);
+        assert_eq!(world.records[&id].sleep_at, None);
+    }
+
+    #[test]
+    fn limits_are_checked_at_create_and_at_ensure() {
+        let mut world = World::new(decide);
+        for _ in 0..2 {
+            world.take(Step::Create { owner: 0 }).unwrap();
+        }
+        let id = BoxId::random(&world.entropy).unwrap();
+        let new =
+            NewBox { id, owner: world.owners[0].clone(), name: BoxName::first(), image: ImageName::host() };
+        let create =
+            |tally| Command::Create { new: new.clone(), fresh: world.fresh(), tally, limits: LIMITS };
+        let tally = world.tally(&world.owners[0], None);
+        assert_eq!(
+            decide(None, create(tally), world.now),
+            Err(Refusal::TooManyRunning { have: 2, max: 2 }),
+            "two are starting"
+        );
+        let tally = Tally { boxes: 3, running: 0 };
+        assert_eq!(decide(None, create(tally), world.now), Err(Refusal::TooManyBoxes { have: 3, max: 3 }));
+        let (world, id) = box_in(BoxState::Hibernated);
+        let ensure =
+            Command::Ensure { fresh: world.fresh(), tally: Tally { boxes: 3, running: 2 }, limits: LIMITS };
+        assert_eq!(
+            decide(world.records.get(&id), ensure, world.now),
+            Err(Refusal::TooManyRunning { have: 2, max: 2 })
+        );
+    }
+
+    #[test]
+    fn a_second_start_joins_the_first_and_a_sleep_waits() {
+        let mut world = World::new(decide);
+        world.take(Step::Create { owner: 0 }).unwrap();
+        let record = world.records.values().next().unwrap();
+        let operation = record.pending.as_ref().unwrap().operation.clone();
+        let ensure = Command::Ensure { fresh: world.fresh(), tally: Tally::default(), limits: LIMITS };
+        let joined = decide(Some(record), ensure, world.now).unwrap();
+        assert_eq!((joined.operation.as_ref(), joined.write), (Some(&operation), Write::Keep));
+        let sleep = Command::Hibernate { to: HibernateTo::Memory, operation: world.fresh().operation };
+        assert_eq!(decide(Some(record), sleep, world.now), Err(Refusal::Busy { operation }));
+    }
+
+    #[test]
+    fn a_box_whose_sandbox_is_gone_fails_and_can_be_ensured() {
+        let (mut world, id) = box_in(BoxState::Running);
+        world.claims.clear();
+        world.files.clear();
+        world.restart().unwrap();
+        assert_eq!(world.records[&id].failure.as_deref(), Some("its sandbox is gone"));
+        world.take(Step::Ensure { pick: 0 }).unwrap();
+        world.effect(Fate::Done).unwrap();
+        assert_eq!(world.records[&id].state, BoxState::Running);
+    }
+
+    #[test]
+    fn an_outcome_of_another_operation_is_stale() {
+        let (world, id) = box_in(BoxState::Running);
+        let operation = world.fresh().operation;
+        let late = Command::Released { operation: operation.clone() };
+        assert_eq!(decide(world.records.get(&id), late, world.now), Err(Refusal::Stale { operation }));
+    }
+}
