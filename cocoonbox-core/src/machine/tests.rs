@@ -293,7 +293,7 @@ impl World {
             }
             Step::Ensure { pick } => {
                 let Some(id) = self.pick(pick) else { return Ok(()) };
-                if self.records[&id].unsettled {
+                if self.records[&id].unsettled && self.records[&id].pending.is_none() {
                     self.reconcile(&id)?;
                 }
                 let tally = self.tally(&self.records[&id].owner, Some(&id));
