@@ -4,7 +4,7 @@
 #   scripts/postgres.sh start DIR            starts one; DIR (made if missing) remembers where it is
 #   scripts/postgres.sh url DIR              prints its administrator's URL
 #   scripts/postgres.sh stop DIR             stops it and deletes its data
-#   scripts/postgres.sh run DIR -- CMD...    starts it, runs CMD with COCOONBOX_TEST_POSTGRES set, stops it
+#   scripts/postgres.sh run [DIR] -- CMD...  starts it, runs CMD with COCOONBOX_TEST_POSTGRES set, stops it
 #
 # Nothing listens on the network, and only the account it runs as (and root) can reach the socket. fsync stays on.
 set -eu
@@ -81,8 +81,17 @@ usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 [ $# -ge 2 ] || usage
 verb=$1 dir=$2
-shift 2
 home=
+if [ "$verb" = run ] && [ "$dir" = -- ]; then
+    # no folder given: one that goes away with the server
+    shift 1
+    dir=$(mktemp -d)
+    trap 'rmdir "$dir"' EXIT
+    drop='rmdir "$dir"'
+else
+    shift 2
+    drop=:
+fi
 case $verb in
 start) bin=$(find_bin); start ;;
 stop) bin=$(find_bin); stop ;;
@@ -91,7 +100,7 @@ run)
     [ "${1:-}" = -- ] && [ $# -ge 2 ] || usage
     shift
     bin=$(find_bin)
-    trap 'stop' EXIT
+    trap 'stop; eval "$drop"' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
     start

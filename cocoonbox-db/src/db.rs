@@ -218,7 +218,8 @@ async fn create_private(path: &Path) -> std::io::Result<()> {
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             let mode = tokio::fs::metadata(path).await?.permissions().mode();
-            if mode & 0o077 == 0 {
+            // nothing for group and others
+            if mode.trailing_zeros() >= 6 {
                 return Ok(());
             }
             tokio::fs::set_permissions(path, std::fs::Permissions::from_mode(mode & 0o7700)).await

@@ -79,7 +79,7 @@ impl Deref for TestDb {
 
 fn options() -> DbOptions {
     // other tests of the same run keep the disk busy
-    DbOptions::default().with_max_connections(4).with_patience(Duration::from_secs(60))
+    DbOptions::default().with_max_connections(4).with_patience(Duration::from_mins(1))
 }
 
 #[derive(Debug)]

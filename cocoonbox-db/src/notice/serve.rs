@@ -14,7 +14,7 @@ use crate::error::chain;
 use crate::{Db, DbError, Pools};
 
 /// A quiet connection is asked this often whether it still lives.
-const PROBE: Duration = Duration::from_secs(60);
+const PROBE: Duration = Duration::from_mins(1);
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
