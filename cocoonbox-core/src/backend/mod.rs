@@ -4,7 +4,11 @@ mod capability;
 mod check;
 mod claim;
 mod error;
+#[cfg(any(test, feature = "testkit"))]
+mod faulty;
 mod memory;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -19,6 +23,8 @@ pub use claim::{
     Memory, Metadata, Nesting, NetworkMode, SandboxId, Size,
 };
 pub use error::{BackendError, QuotaScope};
+#[cfg(any(test, feature = "testkit"))]
+pub use faulty::{Fault, FaultyBackend, Method};
 pub use memory::{
     EchoGuest, MemoryBackend, MemoryGuest, MemoryOptions, MemorySandbox, MemoryStore, guest_fn,
 };
@@ -63,23 +69,27 @@ impl fmt::Display for Target {
 ///   claim again, those whose sandbox died meanwhile as [`ClaimState::Failed`].
 /// - **`claim`** answers when the guest's first process has answered a round trip. `claim_ref` is a label, not a
 ///   key: two claims may carry the same one, so a caller whose answer got lost looks it up before it claims again.
-///   Over a cap it is [`BackendError::Quota`]; caps count hibernated claims.
+///   Over a cap it is [`BackendError::Quota`]; caps count hibernated claims. What [`ClaimRequest::check`] refuses is
+///   refused.
 /// - **`find`** is exact and complete: what a finished `claim` made is there, what a finished `release` ended is
-///   not. Oldest first.
+///   not. Oldest first, in the order of claiming whatever the clock did.
 /// - **`release`** ends every process of the sandbox and removes what it kept. Releasing what is not there is
-///   [`BackendError::NotFound`], which callers count as done.
+///   [`BackendError::NotFound`], which callers count as done, as is every other call on what is not there.
 /// - **`hibernate`** leaves nothing of the sandbox running. With [`HibernateTo::Memory`] a backend that cannot keep
 ///   memory falls back to disk and says so in its answer. Files are kept either way. Hibernating a hibernated claim
-///   answers again what it kept, except that memory kept can still be given up by asking for disk.
+///   answers again what it kept, except that memory kept can still be given up by asking for disk. A failed claim has
+///   no memory to keep: it answers [`Memory::Lost`] and is hibernated from then on.
 /// - **`wake`** answers when the guest answers again: [`Memory::Kept`] when processes went on where they stood,
 ///   [`Memory::Lost`] when they were started anew from the kept files. Waking what runs answers `Kept`. A failed
 ///   claim is started anew.
-/// - **`connect`** never wakes: on a claim that does not run it is [`BackendError::Conflict`]. A port that nobody
-///   listens on is [`BackendError::Unreachable`].
+/// - **`connect`** never wakes: on a claim that does not run, hibernated or failed, it is [`BackendError::Conflict`].
+///   A port that nobody listens on is [`BackendError::Unreachable`]. A stream ends when the sandbox's processes do;
+///   while they are held still it may stand still.
 /// - **`put_host_file`** replaces a file that the guest can read and not write, as one step: a reader sees the old
 ///   bytes or the new ones. It works on hibernated claims too, and what it wrote is there before a later wake runs
-///   anything in the guest.
-/// - Calls on different claims run side by side; calls on one claim take turns.
+///   anything in the guest. What [`HostFile::check`] refuses is refused.
+/// - Calls on different claims run side by side; calls on one claim take turns. A call that nobody polls for a while holds
+///   up no call on another claim.
 #[async_trait]
 pub trait SandboxBackend: fmt::Debug + Send + Sync + 'static {
     /// Returns what this backend can do and guarantee; fixed for its life.

@@ -156,10 +156,10 @@ impl MemoryBackend {
     fn new_id(&self) -> Result<SandboxId, BackendError> {
         let unavailable =
             |reason: String| BackendError::Unavailable { backend: BACKEND, reason, source: None };
-        let mut bytes = [0_u8; 12];
-        self.entropy.fill(&mut bytes).map_err(|error| unavailable(error.to_string()))?;
-        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("sb_{text}").parse().map_err(|error: crate::NameError| unavailable(error.to_string()))
+        let mut bytes = [0_u8; 16];
+        self.entropy.fill(&mut bytes[4..]).map_err(|error| unavailable(error.to_string()))?;
+        let text = format!("sb_{:024x}", u128::from_be_bytes(bytes));
+        text.parse().map_err(|error: crate::NameError| unavailable(error.to_string()))
     }
 }
 
