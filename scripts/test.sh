@@ -13,6 +13,7 @@ ulimit -n "$(ulimit -Hn)" 2>/dev/null || true
 "$scripts_dir/agent.sh"
 cargo build --workspace --bins
 export COCOONBOX_AGENT=$root/target/agent/cocoonbox-agent
+export COCOONBOX_BINARIES=${CARGO_TARGET_DIR:-$root/target}/debug
 
 # the closing lines are cargo's counts
 exec "$scripts_dir/postgres.sh" run target/postgres -- cargo test --workspace --no-fail-fast

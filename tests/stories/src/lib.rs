@@ -1,0 +1,14 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod build;
+mod processes;
+mod run;
+mod server;
+mod tool;
+
+pub use build::{agent, binaries};
+pub use processes::{Process, processes, processes_in_network};
+pub use run::{Run, eventually, output};
+pub use server::{Account, Server};
+pub use tool::{buf, python, require};

@@ -1,0 +1,156 @@
+//! What a person does wrong, or a machine lacks: a refusal that says what to do, and nothing broken.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+use cocoonbox_stories::{Account, Server, output};
+use nix::unistd::Uid;
+
+#[test]
+fn a_port_in_use_is_named() {
+    let server = Server::prepare(Account::Own);
+    let taken = TcpListener::bind(("127.0.0.1", server.port())).expect("the port is free");
+    let run = output(&mut server.up(&[]), b"");
+    assert!(run.failed(1).contains(&server.port().to_string()), "{run:?}");
+    assert!(run.stderr.contains("--listen"), "no way out is shown: {run:?}");
+    drop(taken);
+}
+
+#[test]
+fn a_data_directory_has_one_server() {
+    let server = Server::start();
+    let other = Server::prepare(Account::Own);
+    let mut second = server.command(server.program());
+    second.args(["up", "--listen", &format!("127.0.0.1:{}", other.port()), "--data"]).arg(server.data());
+    let run = output(&mut second, b"");
+    assert!(run.failed(1).contains(&*server.data().to_string_lossy()), "{run:?}");
+    // the first one is unharmed
+    server.cli(&["box", "ls"]).ok();
+}
+
+#[test]
+fn a_data_directory_of_someone_else_is_refused() {
+    if !Uid::effective().is_root() {
+        // only root can give a directory away; the other direction needs no root and is below
+        return;
+    }
+    let server = Server::prepare(Account::Own);
+    chown(server.data(), Some(65534), Some(65534)).expect("root may give folders away");
+    let run = output(&mut server.up(&[]), b"");
+    assert!(run.failed(1).contains(&*server.data().to_string_lossy()), "{run:?}");
+    assert!(
+        fs::read_dir(server.data()).expect("own folder").next().is_none(),
+        "it wrote into it all the same"
+    );
+
+    let ordinary = Server::prepare(Account::Ordinary);
+    chown(ordinary.data(), Some(0), Some(0)).expect("root may give folders away");
+    let run = output(&mut ordinary.up(&[]), b"");
+    assert!(run.failed(1).contains(&*ordinary.data().to_string_lossy()), "{run:?}");
+}
+
+#[test]
+fn a_machine_without_bubblewrap_says_what_to_install() {
+    let server = Server::prepare(Account::Own);
+    let run = output(server.up(&[]).env("PATH", server.scratch()), b"");
+    assert!(run.failed(1).contains("bubblewrap"), "{run:?}");
+}
+
+#[test]
+fn user_namespaces_switched_off_are_named_with_their_remedy() {
+    // a bwrap that answers as it does on such a machine
+    let server = Server::prepare(Account::Own);
+    let folder = server.scratch().join("bin");
+    fs::create_dir(&folder).expect("own folder");
+    let fake = folder.join("bwrap");
+    fs::write(
+        &fake,
+        "#!/bin/sh\n[ \"$1\" = --version ] && { echo bubblewrap 0.8.0; exit; }\n\
+         echo 'bwrap: No permissions to create new namespace' >&2\nexit 1\n",
+    )
+    .expect("own folder");
+    fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).expect("own file");
+    for program in ["sh", "unshare", "true", "id"] {
+        symlink(format!("/usr/bin/{program}"), folder.join(program)).expect("own folder");
+    }
+    let run = output(server.command(server.program()).arg("doctor").env("PATH", &folder), b"");
+    let text = format!("{}{}", String::from_utf8_lossy(&run.stdout), run.stderr);
+    assert!(text.contains("bwrap") || text.contains("bubblewrap"), "{run:?}");
+}
+
+#[test]
+fn wrong_and_missing_tokens_are_refused_with_the_next_step() {
+    let server = Server::start();
+    let wrong = format!("cb_{}", "0".repeat(64));
+    let with = |token: &str| {
+        let mut command = server.command(server.program());
+        command.env("COCOONBOX_TOKEN", token).env("COCOONBOX_ENDPOINT", server.endpoint());
+        output(command.args(["box", "ls"]), b"")
+    };
+    assert!(with(&wrong).failed(3).contains("login"), "{:?}", with(&wrong));
+    assert!(!with("nonsense").stderr.contains("nonsense"), "the refused token was shown");
+    with("nonsense").code.filter(|code| *code == 3 || *code == 2).expect("a malformed token is refused");
+    with(&server.token()).ok();
+
+    let mut bare = server.command(server.program());
+    bare.env("COCOONBOX_CONFIG_DIR", server.scratch().join("none"))
+        .env("COCOONBOX_ENDPOINT", server.endpoint());
+    let run = output(bare.args(["box", "ls"]), b"");
+    assert!(run.failed(3).contains("login"), "{run:?}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_a_failure_that_names_it() {
+    let server = Server::prepare(Account::Own);
+    let mut command = server.command(server.program());
+    command
+        .env("COCOONBOX_ENDPOINT", server.endpoint())
+        .env("COCOONBOX_TOKEN", format!("cb_{}", "0".repeat(64)));
+    let run = output(command.args(["box", "ls"]), b"");
+    assert!(run.failed(1).contains(&server.port().to_string()), "{run:?}");
+}
+
+#[test]
+fn a_sign_in_link_works_once() {
+    let server = Server::start();
+    let log = server.log();
+    let link = log.split_whitespace().find(|word| word.contains("link") && word.starts_with("http"));
+    let link = link.unwrap_or_else(|| panic!("no link was printed: {log}"));
+    let sign_in = |settings: &str| {
+        let mut command = server.command(server.program());
+        command.env("COCOONBOX_CONFIG_DIR", server.scratch().join(settings));
+        output(
+            command.args(["login", "--link", "--endpoint", &server.endpoint()]),
+            format!("{link}\n").as_bytes(),
+        )
+    };
+    sign_in("first").ok();
+    let stored = server.scratch().join("first/cli.json");
+    assert_eq!(
+        fs::metadata(&stored).expect("signing in stores the token").permissions().mode() & 0o777,
+        0o600
+    );
+    let second = sign_in("second");
+    assert_eq!(second.code, Some(3), "{second:?}");
+    assert!(!server.scratch().join("second/cli.json").exists());
+}
+
+#[test]
+fn bad_names_and_usage_are_told_apart_from_failures() {
+    let server = Server::start();
+    server.cli(&["box", "ensure", "main"]).ok();
+    for (words, code) in [
+        (&["box", "create", "Not A Name"][..], 2),
+        (&["box", "create", "cb-abcdefghij"][..], 2),
+        (&["box", "create"][..], 2),
+        (&["no-such-verb"][..], 2),
+        (&["box", "show", "cb-aaaaaaaaaa"][..], 1),
+        (&["box", "show", "other"][..], 1),
+        (&["box", "create", "main"][..], 3),
+    ] {
+        let run = server.cli(words);
+        assert_eq!(run.code, Some(code), "{run:?}");
+        assert!(!run.stderr.is_empty(), "{run:?}");
+    }
+}
