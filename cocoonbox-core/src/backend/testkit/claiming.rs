@@ -48,7 +48,9 @@ pub async fn a_claimed_sandbox_answers_at_once(harness: &dyn Harness) {
 pub async fn an_unknown_image_is_refused_and_leaves_nothing(harness: &dyn Harness) {
     let backend = harness.backend();
     let image: ImageName = "no-such-image:0".parse().expect("the suite's image names are good");
-    let refusal = backend.claim(ClaimRequest::new(label("a"), image.clone())).await;
+    let mut request = request(harness, "a");
+    request.image = image.clone();
+    let refusal = backend.claim(request).await;
     match refusal {
         Err(BackendError::UnknownImage { image: named }) => assert_eq!(named, image.as_str()),
         other => panic!("an unknown image is expected, not {other:?}"),

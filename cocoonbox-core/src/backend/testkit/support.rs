@@ -14,7 +14,9 @@ use crate::backend::{
 
 /// A request that any backend grants.
 pub(super) fn request(harness: &dyn Harness, claim_ref: &str) -> ClaimRequest {
-    ClaimRequest::new(label(claim_ref), harness.image())
+    let modes = harness.backend().capabilities().network_modes;
+    let network = *modes.first().expect("a backend has a network mode");
+    ClaimRequest::new(label(claim_ref), harness.image()).with_network(network)
 }
 
 pub(super) fn label(claim_ref: &str) -> ClaimRef {
