@@ -1,0 +1,58 @@
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::doors::{DoorHandler, NoPolicy};
+
+/// How a [`BwrapBackend`](crate::BwrapBackend) is set up.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BwrapConfig {
+    /// The directory that holds everything the backend keeps; made when it is not there.
+    pub data: PathBuf,
+    /// The guest's binary, `cocoonbox-agent`, linked so that it runs in any root file system.
+    pub agent: PathBuf,
+    /// The program `bwrap`: a path, or a bare name that is looked for where systems keep programs.
+    pub bwrap: PathBuf,
+    /// How many claims the node holds, hibernated ones included.
+    pub max_claims: u32,
+    /// The host uids that boxes get, one each, where the backend runs as root; absent: a range of 4,096 that follows
+    /// from the data directory's path.
+    pub uids: Option<Range<u32>>,
+    /// Who answers what a guest sends through its doors.
+    pub doors: Arc<dyn DoorHandler>,
+}
+
+impl BwrapConfig {
+    /// Makes a configuration with `bwrap` from the system, 1,000 claims at most, and doors that lead nowhere.
+    pub fn new(data: impl Into<PathBuf>, agent: impl Into<PathBuf>) -> Self {
+        Self {
+            data: data.into(),
+            agent: agent.into(),
+            bwrap: "bwrap".into(),
+            max_claims: 1000,
+            uids: None,
+            doors: Arc::new(NoPolicy),
+        }
+    }
+    /// Sets the program `bwrap`.
+    pub fn with_bwrap(mut self, bwrap: impl Into<PathBuf>) -> Self {
+        self.bwrap = bwrap.into();
+        self
+    }
+    /// Sets how many claims the node holds.
+    pub const fn with_max_claims(mut self, max_claims: u32) -> Self {
+        self.max_claims = max_claims;
+        self
+    }
+    /// Sets the host uids that boxes get.
+    pub fn with_uids(mut self, uids: Range<u32>) -> Self {
+        self.uids = Some(uids);
+        self
+    }
+    /// Sets who answers the doors.
+    pub fn with_doors(mut self, doors: Arc<dyn DoorHandler>) -> Self {
+        self.doors = doors;
+        self
+    }
+}

@@ -1,0 +1,239 @@
+//! What the node writes down about each claim, before it does anything.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use cocoonbox_core::backend::{
+    Claim, ClaimRef, ClaimRequest, ClaimState, Doors, Memory, Metadata, Nesting, NetworkMode, SandboxId, Size,
+};
+use cocoonbox_core::{Entropy, ImageName, TenantName, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::disk;
+use super::error::OpenError;
+
+/// The record's file in a claim's directory.
+pub(super) const FILE: &str = "claim.json";
+/// The most bytes of a record.
+const MAX_BYTES: u64 = 256 * 1024;
+/// The format's version.
+const VERSION: u32 = 1;
+
+/// Where a claim stands, written before the step that leads there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Phase {
+    /// Its processes are being started.
+    Starting,
+    /// It runs.
+    Running,
+    /// Its processes are being held still.
+    Freezing,
+    /// Its processes stand still.
+    Frozen,
+    /// Its processes are being let go.
+    Thawing,
+    /// Its processes are being ended, its files stay.
+    Stopping,
+    /// Only files are left.
+    Stopped,
+    /// It died by itself.
+    Failed {
+        /// Why, in words.
+        reason: String,
+    },
+    /// It is being removed.
+    Releasing,
+}
+
+/// The guest's first process as the host sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Process {
+    /// Its pid on the host.
+    pub(super) pid: i32,
+    /// When it started, in ticks since the machine booted: with the pid, a name that is not given twice.
+    pub(super) start_time: u64,
+    /// The number of its pid namespace.
+    pub(super) pid_namespace: u64,
+    /// Which copy of the guest's binary it runs.
+    pub(super) agent: String,
+    /// Processes that stood still already when the box was frozen by signals.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) stopped_before: Vec<i32>,
+}
+
+/// One claim's record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Record {
+    version: u32,
+    pub(super) id: SandboxId,
+    /// Which claim of this node it was, counted from one; the order of `find`.
+    pub(super) sequence: u64,
+    pub(super) claim_ref: ClaimRef,
+    pub(super) image: ImageName,
+    pub(super) network: NetworkMode,
+    pub(super) size: Size,
+    pub(super) tenant: Option<TenantName>,
+    pub(super) metadata: Metadata,
+    pub(super) doors: Doors,
+    pub(super) nesting: Nesting,
+    pub(super) hostname: String,
+    pub(super) claimed_at: Timestamp,
+    /// The host uid of the box, where the node runs as root.
+    pub(super) uid: Option<u32>,
+    /// Whether the claim was ever answered; one that was not is removed when the node opens.
+    pub(super) established: bool,
+    pub(super) phase: Phase,
+    pub(super) process: Option<Process>,
+}
+
+impl Record {
+    pub(super) fn new(
+        id: SandboxId,
+        sequence: u64,
+        request: &ClaimRequest,
+        claimed_at: Timestamp,
+        uid: Option<u32>,
+    ) -> Self {
+        let hostname = request.hostname.clone().unwrap_or_else(|| default_hostname(&id));
+        Self {
+            version: VERSION,
+            sequence,
+            claim_ref: request.claim_ref.clone(),
+            image: request.image.clone(),
+            network: request.network,
+            size: request.size,
+            tenant: request.tenant.clone(),
+            metadata: request.metadata.clone(),
+            doors: request.doors,
+            nesting: request.nesting,
+            hostname,
+            claimed_at,
+            uid,
+            established: false,
+            phase: Phase::Starting,
+            process: None,
+            id,
+        }
+    }
+
+    /// Returns the claim as callers see it.
+    pub(super) fn claim(&self) -> Claim {
+        let state = match &self.phase {
+            Phase::Starting | Phase::Running | Phase::Freezing | Phase::Thawing | Phase::Releasing => {
+                ClaimState::Running
+            }
+            Phase::Frozen => ClaimState::Hibernated { memory: Memory::Kept },
+            Phase::Stopping | Phase::Stopped => ClaimState::Hibernated { memory: Memory::Lost },
+            Phase::Failed { reason } => ClaimState::Failed { reason: reason.clone() },
+        };
+        let mut request = ClaimRequest::new(self.claim_ref.clone(), self.image.clone())
+            .with_network(self.network)
+            .with_size(self.size)
+            .with_metadata(self.metadata.clone());
+        request.tenant.clone_from(&self.tenant);
+        Claim::new(self.id.clone(), &request, self.claimed_at, state)
+    }
+
+    /// Writes the record into the claim's directory.
+    pub(super) fn store(&self, directory: &Path) -> io::Result<()> {
+        let bytes = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+        disk::replace(directory, FILE, &bytes, 0o600)
+    }
+
+    /// Reads a claim's record; nothing when its directory has none yet.
+    pub(super) fn load(directory: &Path) -> Result<Option<Self>, OpenError> {
+        let path = directory.join(FILE);
+        let bytes = match disk::read(&path, MAX_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(OpenError::Unusable { path, what: "reading", source }),
+        };
+        match serde_json::from_slice::<Self>(&bytes) {
+            Ok(record) if record.version == VERSION => Ok(Some(record)),
+            Ok(record) => {
+                let source =
+                    format!("its format is version {}, this program reads {VERSION}", record.version).into();
+                Err(OpenError::Journal { path, source })
+            }
+            Err(error) => Err(OpenError::Journal { path, source: Box::new(error) }),
+        }
+    }
+}
+
+/// Draws a claim's id, `sb_` and 16 of `[a-z2-7]`.
+pub(super) fn draw_id(entropy: &dyn Entropy) -> Option<SandboxId> {
+    let mut bytes = [0_u8; 16];
+    entropy.fill(&mut bytes).ok()?;
+    let mut text = String::from("sb_");
+    for byte in bytes {
+        let _ = write!(text, "{}", char::from(b"abcdefghijklmnopqrstuvwxyz234567"[usize::from(byte & 31)]));
+    }
+    text.parse().ok()
+}
+
+fn default_hostname(id: &SandboxId) -> String {
+    let text: String = id
+        .as_str()
+        .bytes()
+        .take(63)
+        .map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte.to_ascii_lowercase()) } else { '-' })
+        .collect();
+    text.trim_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use cocoonbox_core::SeededEntropy;
+
+    use super::*;
+
+    fn record() -> Record {
+        let request = ClaimRequest::new("cb-abcdefghij".parse().unwrap(), ImageName::host());
+        let id = draw_id(&SeededEntropy::new(1)).unwrap();
+        let mut record = Record::new(id, 1, &request, Timestamp::from_millis(5), Some(7));
+        record.process = Some(Process {
+            pid: 4,
+            start_time: 5,
+            pid_namespace: 6,
+            agent: "ab".into(),
+            stopped_before: Vec::new(),
+        });
+        record
+    }
+
+    #[test]
+    fn a_stored_record_reads_back() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        assert_eq!(Record::load(directory.path())?, None);
+        let mut record = record();
+        for phase in
+            [Phase::Starting, Phase::Frozen, Phase::Failed { reason: "died".into() }, Phase::Releasing]
+        {
+            record.phase = phase;
+            record.store(directory.path())?;
+            assert_eq!(Record::load(directory.path())?.as_ref(), Some(&record));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_broken_record_is_an_error_that_names_the_file() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join(FILE);
+        let newer = serde_json::to_string(&record())?.replace("\"version\":1", "\"version\":2");
+        for text in ["", "{", "[]", &newer, &" ".repeat(300_000)] {
+            std::fs::write(&path, text)?;
+            let error = Record::load(directory.path()).expect_err("must be refused");
+            assert!(error.to_string().contains(FILE), "{error}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_default_hostname_is_one() {
+        assert_eq!(default_hostname(&"sb_AB_".parse().unwrap()), "sb-ab");
+    }
+}

@@ -1,0 +1,270 @@
+//! From the node's process to bwrap's: everything between `fork` and `exec`.
+//!
+//! ```text
+//!  fork ── own session ── own cgroup ──┬── as root: private mounts, sources staged, uid dropped ──┐
+//!                                      └── as a user: nothing ────────────────────────────────────┤
+//!  exec bwrap ── lo up, 10.203.0.1 added, every port free to bind ── user + net namespace, map ───┘
+//! ```
+//!
+//! The child of a process with threads may do nothing but raw system calls on memory that was made before, so this
+//! is the one place of the backend that is unsafe.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::libc;
+
+use super::stage::Stage;
+
+/// What a launch needs, made before the fork.
+#[derive(Debug)]
+pub(super) struct Launch {
+    /// The program bwrap.
+    pub(super) program: std::path::PathBuf,
+    /// The descriptor with bwrap's options.
+    pub(super) options: OwnedFd,
+    /// What bwrap is called in a list of processes.
+    pub(super) name: String,
+    /// What runs in the box.
+    pub(super) command: [&'static str; 2],
+    /// Descriptors that bwrap and the guest's first process get, under the numbers they have.
+    pub(super) handed: Vec<OwnedFd>,
+    /// Where bwrap's complaints go.
+    pub(super) log: std::fs::File,
+    /// The box's cgroup, to join.
+    pub(super) cgroup: Option<OwnedFd>,
+    /// As root: the uid to drop to, and the sources to bring along.
+    pub(super) drop_to: Option<(u32, Stage)>,
+    /// The uid that the box's outer user namespace maps.
+    pub(super) uid: u32,
+    /// The gid.
+    pub(super) gid: u32,
+}
+
+/// The steps of the child, in a form that needs no memory.
+struct Steps {
+    handed: Vec<RawFd>,
+    cgroup: Option<RawFd>,
+    drop_to: Option<(u32, Stage)>,
+    uid_map: Vec<u8>,
+    gid_map: Vec<u8>,
+}
+
+impl Launch {
+    /// Starts bwrap; every descriptor of the launch is closed on this side when it returns.
+    pub(super) fn start(self, spawn: impl FnOnce(Command) -> io::Result<()>) -> io::Result<()> {
+        let mut command = Command::new(&self.program);
+        command
+            .arg0(&self.name)
+            .arg("--args")
+            .arg(self.options.as_raw_fd().to_string())
+            .arg("--")
+            .args(self.command)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(self.log);
+        let mut handed: Vec<_> = self.handed.iter().map(OwnedFd::as_raw_fd).collect();
+        handed.push(self.options.as_raw_fd());
+        let steps = Steps {
+            handed,
+            cgroup: self.cgroup.as_ref().map(OwnedFd::as_raw_fd),
+            drop_to: self.drop_to,
+            uid_map: format!("0 {} 1\n", self.uid).into_bytes(),
+            gid_map: format!("0 {} 1\n", self.gid).into_bytes(),
+        };
+        prepare(&mut command, steps);
+        spawn(command)
+    }
+}
+
+/// Has `command` take `steps` between fork and exec.
+#[expect(unsafe_code, reason = "what a child does before exec has no safe form")]
+fn prepare(command: &mut Command, steps: Steps) {
+    // SAFETY: `run` makes raw system calls on memory that exists already, takes no lock and allocates nothing, which
+    // is what the child of a process with threads may do.
+    unsafe { command.pre_exec(move || run(&steps)) };
+}
+
+/// Says on the log which step failed, and passes the error on.
+fn step(what: &'static CStr, result: libc::c_long) -> io::Result<libc::c_long> {
+    if result >= 0 {
+        return Ok(result);
+    }
+    let error = io::Error::last_os_error();
+    let bytes = what.to_bytes();
+    #[expect(unsafe_code, reason = "the log's descriptor is all that is left to speak on")]
+    // SAFETY: writes bytes of a static text to standard error.
+    unsafe {
+        libc::write(2, bytes.as_ptr().cast(), bytes.len());
+    }
+    Err(error)
+}
+
+#[expect(unsafe_code, reason = "raw system calls between fork and exec")]
+fn run(steps: &Steps) -> io::Result<()> {
+    let flags = |flags: libc::c_int| libc::c_long::from(flags);
+    // SAFETY: each call gets integers, or pointers to memory of `steps` or to static texts that end in a zero byte;
+    // the child has one thread, so that raw set*id calls reach all of it.
+    unsafe {
+        libc::umask(0o022);
+        step(c"launch: cannot leave the node's session\n", libc::c_long::from(libc::setsid()))?;
+        if let Some(cgroup) = steps.cgroup {
+            step(
+                c"launch: cannot join the box's cgroup\n",
+                libc::write(cgroup, c"0".as_ptr().cast(), 1) as libc::c_long,
+            )?;
+        }
+        if let Some((uid, stage)) = &steps.drop_to {
+            step(
+                c"launch: cannot make a mount namespace\n",
+                libc::syscall(libc::SYS_unshare, flags(libc::CLONE_NEWNS)),
+            )?;
+            mount(
+                c"launch: cannot make mounts private\n",
+                None,
+                c"/",
+                None,
+                libc::MS_REC | libc::MS_PRIVATE,
+                None,
+            )?;
+            let options = c"mode=0711,size=64k,nr_inodes=64";
+            let kind = Some(c"tmpfs");
+            mount(
+                c"launch: cannot stage\n",
+                kind,
+                stage.point(),
+                kind,
+                libc::MS_NOSUID | libc::MS_NODEV,
+                Some(options),
+            )?;
+            for (source, target) in stage.binds() {
+                step(
+                    c"launch: cannot stage a source\n",
+                    libc::c_long::from(libc::mkdir(target.as_ptr(), 0o755)),
+                )?;
+                mount(c"launch: cannot stage a source\n", Some(source), target, None, libc::MS_BIND, None)?;
+            }
+            let id = libc::c_long::from(*uid);
+            let none = std::ptr::null::<libc::gid_t>();
+            step(c"launch: cannot drop groups\n", libc::syscall(libc::SYS_setgroups, 0_usize, none))?;
+            step(c"launch: cannot drop the gid\n", libc::syscall(libc::SYS_setresgid, id, id, id))?;
+            step(c"launch: cannot drop the uid\n", libc::syscall(libc::SYS_setresuid, id, id, id))?;
+        }
+        // who changed its uid is not dumpable, and its /proc/self/uid_map is root's
+        step(c"launch: prctl\n", libc::c_long::from(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0)))?;
+        let spaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNET;
+        step(c"launch: cannot make a user namespace\n", libc::syscall(libc::SYS_unshare, flags(spaces)))?;
+        write(c"launch: setgroups\n", c"/proc/self/setgroups", b"deny")?;
+        write(c"launch: uid_map\n", c"/proc/self/uid_map", &steps.uid_map)?;
+        write(c"launch: gid_map\n", c"/proc/self/gid_map", &steps.gid_map)?;
+        loopback()?;
+        write(c"launch: ports\n", c"/proc/sys/net/ipv4/ip_unprivileged_port_start", b"0")?;
+        for descriptor in &steps.handed {
+            step(c"launch: descriptors\n", libc::c_long::from(libc::fcntl(*descriptor, libc::F_SETFD, 0)))?;
+        }
+    }
+    Ok(())
+}
+
+#[expect(unsafe_code, reason = "raw system calls between fork and exec")]
+fn mount(
+    what: &'static CStr,
+    source: Option<&CStr>,
+    target: &CStr,
+    kind: Option<&CStr>,
+    flags: libc::c_ulong,
+    options: Option<&CStr>,
+) -> io::Result<()> {
+    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: every pointer is null or leads to a text that ends in a zero byte and outlives the call.
+    let result = unsafe {
+        libc::mount(pointer(source), target.as_ptr(), pointer(kind), flags, pointer(options).cast())
+    };
+    step(what, libc::c_long::from(result)).map(|_| ())
+}
+
+#[expect(unsafe_code, reason = "raw system calls between fork and exec")]
+fn write(what: &'static CStr, path: &CStr, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: the path ends in a zero byte, the buffer has the length that is given.
+    unsafe {
+        let file =
+            step(what, libc::c_long::from(libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC)))?;
+        let file = file as libc::c_int;
+        let result = step(what, libc::write(file, bytes.as_ptr().cast(), bytes.len()) as libc::c_long);
+        libc::close(file);
+        result.map(|_| ())
+    }
+}
+
+/// Brings `lo` up and gives it 10.203.0.1/32 beside 127.0.0.1/8, in the network namespace of the caller.
+#[expect(unsafe_code, reason = "raw system calls between fork and exec")]
+fn loopback() -> io::Result<()> {
+    const ALIAS: u32 = u32::from_be_bytes([10, 203, 0, 1]);
+    // SAFETY: the requests are plain data of the size that the kernel expects, alive during each call.
+    unsafe {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        let socket =
+            step(c"launch: lo\n", libc::c_long::from(libc::socket(libc::AF_INET, kind, 0)))? as libc::c_int;
+        let mut up: libc::ifreq = std::mem::zeroed();
+        name(&mut up, b"lo");
+        up.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_LOOPBACK) as libc::c_short;
+        let result = step(
+            c"launch: cannot bring lo up\n",
+            libc::c_long::from(libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &raw mut up)),
+        );
+        let address = |request, what, address: u32| {
+            let mut alias: libc::ifreq = std::mem::zeroed();
+            name(&mut alias, b"lo:1");
+            let mut place: libc::sockaddr_in = std::mem::zeroed();
+            place.sin_family = libc::AF_INET as libc::sa_family_t;
+            place.sin_addr.s_addr = address.to_be();
+            std::ptr::copy_nonoverlapping((&raw const place).cast(), &raw mut alias.ifr_ifru.ifru_addr, 1);
+            step(what, libc::c_long::from(libc::ioctl(socket, request, &raw mut alias)))
+        };
+        let result = result
+            .and_then(|_| address(libc::SIOCSIFADDR as _, c"launch: cannot add 10.203.0.1\n", ALIAS))
+            .and_then(|_| {
+                address(libc::SIOCSIFNETMASK as _, c"launch: cannot narrow 10.203.0.1\n", u32::MAX)
+            });
+        libc::close(socket);
+        result.map(|_| ())
+    }
+}
+
+fn name(request: &mut libc::ifreq, name: &[u8]) {
+    for (place, byte) in request.ifr_name.iter_mut().zip(name) {
+        *place = *byte as libc::c_char;
+    }
+}
+
+/// Finds the program `bwrap`: a path as it stands, a bare name where systems keep programs. The environment's PATH
+/// does not count: as root it may be somebody else's.
+pub(super) fn find_program(program: &Path) -> Option<std::path::PathBuf> {
+    if program.components().count() > 1 {
+        return program.exists().then(|| program.to_owned());
+    }
+    ["/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin", "/sbin", "/run/current-system/sw/bin"]
+        .iter()
+        .map(|directory| Path::new(directory).join(program))
+        .find(|path| path.exists())
+}
+
+/// Makes a descriptor that reads as bwrap's options: each ended by a zero byte, so that `ps` shows none.
+pub(super) fn options_file(options: &[Vec<u8>]) -> io::Result<OwnedFd> {
+    use std::io::{Seek as _, Write as _};
+    let descriptor = rustix::fs::memfd_create("bwrap-options", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = std::fs::File::from(descriptor);
+    for option in options {
+        CString::new(option.as_slice()).map_err(|_| io::Error::other("an option holds a zero byte"))?;
+        file.write_all(option)?;
+        file.write_all(&[0])?;
+    }
+    file.rewind()?;
+    Ok(file.into())
+}

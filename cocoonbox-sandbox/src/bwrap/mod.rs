@@ -1,0 +1,475 @@
+//! Boxes by bubblewrap.
+
+mod arguments;
+mod cgroup;
+mod channel;
+mod config;
+mod disk;
+mod error;
+mod image;
+mod journal;
+mod launch;
+mod open;
+mod process;
+mod registry;
+mod serve;
+mod stage;
+mod start;
+mod stop;
+mod tree;
+
+use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use cocoonbox_core::backend::{
+    BackendError, BoxedDuplex, Capabilities, Claim, ClaimFilter, ClaimRequest, Freeze, HibernateTo, HostFile,
+    Memory, NetworkMode, SandboxBackend, SandboxId, Target, Tenants,
+};
+use cocoonbox_core::{Clock, Entropy, TenantName};
+use sha2::{Digest as _, Sha256};
+
+pub use config::BwrapConfig;
+pub use error::OpenError;
+
+use cgroup::Cgroups;
+use error::{BACKEND, invalid, refused, unavailable};
+use journal::{Phase, Process, Record};
+use registry::{Entry, Registry, check_uids, hold};
+use start::Places;
+
+/// Sandboxes made with bubblewrap on this machine, as root or as an ordinary user.
+///
+/// Dropping it leaves every box as it is: running boxes go on, and opening the same data directory finds them.
+#[derive(Debug)]
+pub struct BwrapBackend {
+    inner: Arc<Inner>,
+}
+
+/// What calls and the work beside them share.
+#[derive(Debug)]
+struct Inner {
+    config: BwrapConfig,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    data: PathBuf,
+    /// This process's uid and gid.
+    own: (u32, u32),
+    /// The uids for boxes, where the node runs as root.
+    uids: Option<Range<u32>>,
+    /// The name of the present copy of the guest's binary.
+    agent: String,
+    cgroups: Option<Cgroups>,
+    registry: Mutex<Registry>,
+    /// Held as long as this value lives: one server per data directory.
+    _lock: fs::File,
+}
+
+impl BwrapBackend {
+    /// Opens the data directory, takes in every claim in it again and settles what was left half done.
+    ///
+    /// Runs on a tokio runtime with IO and time, and stays on it.
+    ///
+    /// # Errors
+    /// Any of [`OpenError`]; nothing is then changed, but for half-done work that was settled.
+    pub async fn open(
+        config: BwrapConfig,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let (data, lock) = open::directory(&config.data)?;
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let agent = open::agent(&data, &config.agent)?;
+        let digest = Sha256::digest(data.as_os_str().as_encoded_bytes());
+        let node: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        let uids = if own.0 == 0 {
+            // nodes on one machine start from different places, as their boxes should not share a uid
+            let base = 0x7000_0000 + ((u32::from(digest[6]) << 8 | u32::from(digest[7])) & 0x0fff) * 4096;
+            let uids = config.uids.clone().unwrap_or(base..base + 4096);
+            check_uids(&uids).map_err(OpenError::Settle)?;
+            Some(uids)
+        } else {
+            None
+        };
+        let mut registry = Registry::default();
+        registry.tenants.extend(open::tenants(&data)?);
+        let inner = Arc::new(Inner {
+            config,
+            clock,
+            entropy,
+            data,
+            own,
+            uids,
+            agent,
+            cgroups: Cgroups::find(&node),
+            registry: Mutex::new(registry),
+            _lock: lock,
+        });
+        open::adopt(&inner).await?;
+        Ok(Arc::new(Self { inner }))
+    }
+}
+
+#[async_trait]
+impl SandboxBackend for BwrapBackend {
+    fn capabilities(&self) -> Capabilities {
+        let freeze = if self.inner.cgroups.is_some() { Freeze::Kernel } else { Freeze::Signals };
+        Capabilities::new(BACKEND)
+            .with_network_modes(vec![NetworkMode::None, NetworkMode::Egress])
+            .with_freeze(freeze)
+            .with_survives_restart(true)
+            .with_nesting(true)
+            .with_tenants(true)
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Claim, BackendError> {
+        let inner = Arc::clone(&self.inner);
+        serve::to_the_end(async move { inner.claim(request).await }).await
+    }
+
+    async fn find(&self, filter: &ClaimFilter) -> Result<Vec<Claim>, BackendError> {
+        Ok(hold(&self.inner.registry).find(filter))
+    }
+
+    async fn release(&self, id: &SandboxId) -> Result<(), BackendError> {
+        let (inner, entry) = self.inner.of(id)?;
+        serve::to_the_end(async move {
+            let mut record = inner.turn(&entry).await?;
+            record.phase = Phase::Releasing;
+            record.store(&entry.directory).map_err(refused("cannot write the claim's record"))?;
+            inner.remove(&entry, &record).await
+        })
+        .await
+    }
+
+    async fn hibernate(&self, id: &SandboxId, to: HibernateTo) -> Result<Memory, BackendError> {
+        let (inner, entry) = self.inner.of(id)?;
+        serve::to_the_end(async move {
+            let mut record = inner.turn(&entry).await?;
+            inner.hibernate(&entry, &mut record, to).await
+        })
+        .await
+    }
+
+    async fn wake(&self, id: &SandboxId) -> Result<Memory, BackendError> {
+        let (inner, entry) = self.inner.of(id)?;
+        serve::to_the_end(async move {
+            let mut record = inner.turn(&entry).await?;
+            inner.wake(&entry, &mut record).await
+        })
+        .await
+    }
+
+    async fn connect(&self, id: &SandboxId, target: Target) -> Result<BoxedDuplex, BackendError> {
+        let (inner, entry) = self.inner.of(id)?;
+        let port = match target {
+            Target::Channel => None,
+            Target::Port(port) => Some(port.get()),
+            _ => {
+                return Err(BackendError::Unsupported {
+                    backend: BACKEND,
+                    what: format!("connect to {target:?}"),
+                });
+            }
+        };
+        let work = async {
+            // the turn covers opening alone: a guest that never answers holds up nobody but its caller
+            let stream = {
+                let record = inner.turn(&entry).await?;
+                if record.phase != Phase::Running {
+                    return Err(conflict(&record, "it does not run"));
+                }
+                channel::dial(&Places::of(&entry.directory).channel).await
+            };
+            let stream = stream.map_err(|source| BackendError::Unreachable {
+                id: id.clone(),
+                target: "the guest channel".to_owned(),
+                source: Some(Box::new(source)),
+            })?;
+            match port {
+                None => Ok(Box::new(stream) as BoxedDuplex),
+                Some(port) => Ok(Box::new(channel::relay(id, stream, port).await?) as BoxedDuplex),
+            }
+        };
+        match serve::within(channel::ANSWER_LIMIT, work).await {
+            Some(result) => result,
+            None => Err(channel::misbehaved(id, "it did not answer within 10 s")),
+        }
+    }
+
+    async fn put_host_file(&self, id: &SandboxId, file: HostFile) -> Result<(), BackendError> {
+        check_host_file(&file)?;
+        let (inner, entry) = self.inner.of(id)?;
+        serve::to_the_end(async move {
+            let _record = inner.turn(&entry).await?;
+            let identity = Places::of(&entry.directory).identity;
+            serve::blocking(move || {
+                disk::replace(&identity, file.name.as_str(), &file.bytes, 0o644)
+                    .map_err(refused("cannot write a host file"))
+            })
+            .await
+        })
+        .await
+    }
+
+    fn tenants(&self) -> Option<&dyn Tenants> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Tenants for BwrapBackend {
+    async fn put_tenant(&self, tenant: &TenantName, max_claims: u32) -> Result<(), BackendError> {
+        let (inner, tenant) = (Arc::clone(&self.inner), tenant.clone());
+        serve::blocking(move || {
+            let mut registry = hold(&inner.registry);
+            let mut tenants = registry.tenants.clone();
+            tenants.insert(tenant, max_claims);
+            let list: Vec<_> = tenants.iter().map(|(tenant, cap)| (tenant.clone(), *cap)).collect();
+            open::store_tenants(&inner.data, &list).map_err(refused("cannot write the tenants' caps"))?;
+            registry.tenants = tenants;
+            Ok(())
+        })
+        .await
+    }
+}
+
+impl Inner {
+    fn of(self: &Arc<Self>, id: &SandboxId) -> Result<(Arc<Self>, Arc<Entry>), BackendError> {
+        Ok((Arc::clone(self), hold(&self.registry).entry(id)?))
+    }
+
+    /// Waits for the caller's turn on a claim.
+    async fn turn<'a>(&self, entry: &'a Entry) -> Result<tokio::sync::MutexGuard<'a, Record>, BackendError> {
+        let record = entry.turn.lock().await;
+        // it may have been released while the caller waited
+        hold(&self.registry).entry(&entry.id)?;
+        Ok(record)
+    }
+
+    async fn claim(self: Arc<Self>, request: ClaimRequest) -> Result<Claim, BackendError> {
+        check_request(&request)?;
+        if image::find(&self.data, &request.image).is_none() {
+            return Err(BackendError::UnknownImage { image: request.image.as_str().to_owned() });
+        }
+        let entry = {
+            let mut registry = hold(&self.registry);
+            registry.check_caps(self.config.max_claims, request.tenant.as_ref())?;
+            let uid = self.uids.clone().map(|uids| registry.free_uid(uids)).transpose()?;
+            let id = journal::draw_id(self.entropy.as_ref()).ok_or_else(|| {
+                unavailable("the system gives no randomness", std::io::ErrorKind::Other.into())
+            })?;
+            let record = Record::new(id, registry.next_sequence(), &request, self.clock.now(), uid);
+            let entry = Arc::new(Entry::new(&self.data.join("claims"), record));
+            registry.insert(Arc::clone(&entry));
+            entry
+        };
+        let mut record = entry.turn.lock().await;
+        let made = async {
+            let (directory, written) = (entry.directory.clone(), record.clone());
+            serve::blocking(move || {
+                let make = || {
+                    disk::directory(&directory, 0o700)?;
+                    written.store(&directory)?;
+                    start::make_places(&directory, written.uid, &request.host_files)
+                };
+                make().map_err(refused("the claim's directory could not be made"))
+            })
+            .await?;
+            start::start(&self, &entry, &mut record).await?;
+            record.phase = Phase::Running;
+            record.established = true;
+            record.store(&entry.directory).map_err(refused("cannot write the claim's record"))
+        };
+        match made.await {
+            Ok(()) => {
+                entry.show(&record);
+                Ok(record.claim())
+            }
+            Err(error) => {
+                self.remove(&entry, &record).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a claim's processes and removes all of it.
+    async fn remove(&self, entry: &Arc<Entry>, record: &Record) -> Result<(), BackendError> {
+        self.end(entry, record).await?;
+        let (directory, trash) = (entry.directory.clone(), self.data.join("trash").join(entry.id.as_str()));
+        serve::blocking(move || {
+            let away = || {
+                match fs::rename(&directory, &trash) {
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+                    other => other?,
+                }
+                disk::sync(directory.parent().unwrap_or(&directory))?;
+                tree::remove(&trash)
+            };
+            away().map_err(refused("the files of a released box could not be removed"))
+        })
+        .await?;
+        hold(&self.registry).entries.remove(&entry.id);
+        Ok(())
+    }
+
+    async fn hibernate(
+        &self,
+        entry: &Arc<Entry>,
+        record: &mut Record,
+        to: HibernateTo,
+    ) -> Result<Memory, BackendError> {
+        match record.phase {
+            Phase::Running | Phase::Frozen => {}
+            Phase::Stopped => return Ok(Memory::Lost),
+            _ => return Err(conflict(record, "it died; wake or release it")),
+        }
+        if to == HibernateTo::Disk {
+            self.step(entry, record, Phase::Stopping)?;
+            self.end(entry, record).await?;
+            record.process = None;
+            self.settle(entry, record, Phase::Stopped);
+            return Ok(Memory::Lost);
+        }
+        if record.phase == Phase::Frozen {
+            return Ok(Memory::Kept);
+        }
+        self.step(entry, record, Phase::Freezing)?;
+        let frozen = match self.freeze(record).await {
+            Ok(before) => {
+                if let Some(process) = &mut record.process {
+                    process.stopped_before = before;
+                }
+                self.step(entry, record, Phase::Frozen)
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = frozen {
+            self.thaw(record)?;
+            self.settle(entry, record, Phase::Running);
+            return Err(error);
+        }
+        entry.show(record);
+        Ok(Memory::Kept)
+    }
+
+    async fn wake(self: &Arc<Self>, entry: &Arc<Entry>, record: &mut Record) -> Result<Memory, BackendError> {
+        match record.phase {
+            Phase::Running => return Ok(Memory::Kept),
+            Phase::Frozen => {
+                self.step(entry, record, Phase::Thawing)?;
+                self.thaw(record)?;
+                if let Some(process) = &mut record.process {
+                    process.stopped_before.clear();
+                }
+                self.settle(entry, record, Phase::Running);
+                let channel = Places::of(&entry.directory).channel;
+                return match serve::within(channel::ANSWER_LIMIT, start::first_answer(&entry.id, &channel))
+                    .await
+                {
+                    Some(Ok(())) => Ok(Memory::Kept),
+                    Some(Err(error)) => Err(error),
+                    None => Err(channel::misbehaved(&entry.id, "it did not answer within 10 s of its wake")),
+                };
+            }
+            _ => {}
+        }
+        let before = record.phase.clone();
+        self.end(entry, record).await?;
+        record.process = None;
+        self.step(entry, record, Phase::Starting)?;
+        let started = match start::start(self, entry, record).await {
+            Ok(()) => self.step(entry, record, Phase::Running),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = started {
+            self.end(entry, record).await?;
+            record.process = None;
+            self.settle(entry, record, before);
+            return Err(error);
+        }
+        entry.show(record);
+        Ok(Memory::Lost)
+    }
+
+    /// Writes down the step that comes next; when that fails, nothing happened.
+    fn step(&self, entry: &Entry, record: &mut Record, phase: Phase) -> Result<(), BackendError> {
+        let before = std::mem::replace(&mut record.phase, phase);
+        record.store(&entry.directory).map_err(|error| {
+            record.phase = before;
+            unavailable("cannot write the claim's record", error)
+        })
+    }
+
+    /// Writes down where a claim came to stand. A record that cannot be written leads to the same place when the
+    /// node opens again.
+    fn settle(&self, entry: &Entry, record: &mut Record, phase: Phase) {
+        record.phase = phase;
+        if let Err(error) = record.store(&entry.directory) {
+            tracing::warn!(sandbox = %entry.id, %error, "a claim's record could not be written");
+        }
+        entry.show(record);
+    }
+
+    /// Marks a box failed whose first process ended without anybody asking for it.
+    async fn died(&self, entry: &Arc<Entry>, process: &Process) {
+        let mut record = entry.turn.lock().await;
+        let same = record
+            .process
+            .as_ref()
+            .is_some_and(|now| (now.pid, now.start_time) == (process.pid, process.start_time));
+        if !same || !matches!(record.phase, Phase::Running | Phase::Frozen) {
+            return;
+        }
+        tracing::warn!(sandbox = %entry.id, "the first process of a box ended by itself");
+        if let Err(error) = self.end(entry, &record).await {
+            tracing::warn!(sandbox = %entry.id, %error, "processes of a dead box are left");
+        }
+        record.process = None;
+        self.settle(
+            entry,
+            &mut record,
+            Phase::Failed { reason: "its first process ended by itself".to_owned() },
+        );
+    }
+}
+
+fn conflict(record: &Record, reason: &str) -> BackendError {
+    let reason = match &record.phase {
+        Phase::Frozen | Phase::Stopped => "it is hibernated".to_owned(),
+        Phase::Failed { reason } => format!("it failed: {reason}"),
+        _ => reason.to_owned(),
+    };
+    BackendError::Conflict { id: record.id.clone(), reason }
+}
+
+fn check_request(request: &ClaimRequest) -> Result<(), BackendError> {
+    if !matches!(request.network, NetworkMode::None | NetworkMode::Egress) {
+        let what = format!("give a box the network mode {:?}", request.network);
+        return Err(BackendError::Unsupported { backend: BACKEND, what });
+    }
+    if let Some(hostname) = &request.hostname {
+        let good = (1..=63).contains(&hostname.len())
+            && !hostname.starts_with('-')
+            && !hostname.ends_with('-')
+            && hostname
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        if !good {
+            return Err(invalid("a host name is 1 to 63 of a-z, 0-9 and -, without - at its ends"));
+        }
+    }
+    if request.host_files.len() > 64 {
+        return Err(invalid("more than 64 host files"));
+    }
+    request.host_files.iter().try_for_each(check_host_file)
+}
+
+fn check_host_file(file: &HostFile) -> Result<(), BackendError> {
+    if file.bytes.len() > HostFile::MAX_BYTES {
+        return Err(invalid(format!("the host file {} is over 64 KiB", file.name.as_str())));
+    }
+    Ok(())
+}

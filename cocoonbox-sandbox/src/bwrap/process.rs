@@ -1,0 +1,152 @@
+//! Processes of the host, by what `/proc` says.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+
+use super::journal::Process;
+
+/// What `/proc/<pid>/stat` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub(super) state: char,
+    pub(super) parent: i32,
+    pub(super) start_time: u64,
+}
+
+/// Reads a process's state; nothing when it is gone.
+pub(super) fn stat(pid: i32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_stat(text: &str) -> Option<Stat> {
+    // the name in the second field is the process's own choice, brackets and spaces included
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let start_time = fields.nth(17)?.parse().ok()?;
+    Some(Stat { state, parent, start_time })
+}
+
+/// Returns the number of a process's pid namespace.
+pub(super) fn pid_namespace(pid: i32) -> Option<u64> {
+    let link = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
+    link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Returns every process of the host.
+pub(super) fn all() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Returns whether a recorded process still is the one that was recorded, and not a zombie.
+pub(super) fn is_alive(process: &Process) -> bool {
+    stat(process.pid)
+        .is_some_and(|stat| stat.start_time == process.start_time && !matches!(stat.state, 'Z' | 'X'))
+}
+
+/// Opens a recorded process; nothing when it is gone or its pid names another by now.
+pub(super) fn open(process: &Process) -> Option<OwnedFd> {
+    let descriptor = pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
+    // checked after opening: the descriptor stays with whatever had the pid at that time
+    is_alive(process).then_some(descriptor)
+}
+
+/// Sends SIGKILL by descriptor.
+pub(super) fn kill(process: &OwnedFd) {
+    let _ = pidfd_send_signal(process, Signal::KILL);
+}
+
+/// Sends a signal by pid, for processes that were just seen.
+pub(super) fn signal(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Returns every process that was started for the box `id`, known to a record or not.
+///
+/// A launcher carries the id in its name; everything in the box sees the box's home among its mounts. Both can be
+/// read whoever we are, as a list of open files cannot: the box's processes are not dumpable.
+pub(super) fn of_box(id: &str) -> Vec<i32> {
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let (name, home) = (launcher_name(id), format!("/claims/{id}/files/home "));
+    let is_of_box = |pid: &i32| {
+        let named =
+            fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(name.as_bytes()));
+        named
+            || fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| mounts.contains(&home))
+    };
+    all().into_iter().filter(|pid| *pid != own).filter(is_of_box).collect()
+}
+
+/// The name of the process that launches the box `id` and waits for it.
+pub(super) fn launcher_name(id: &str) -> String {
+    format!("cocoonbox-box {id}")
+}
+
+/// Returns the processes below and with `root`, each before those that it started.
+pub(super) fn tree(root: i32) -> Vec<(i32, Stat)> {
+    let mut children: BTreeMap<i32, Vec<(i32, Stat)>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for pid in all() {
+        if let Some(stat) = stat(pid) {
+            if pid == root {
+                found.push((pid, stat));
+            }
+            children.entry(stat.parent).or_default().push((pid, stat));
+        }
+    }
+    let mut next = 0;
+    while let Some((pid, _)) = found.get(next).copied() {
+        next += 1;
+        if let Some(children) = children.remove(&pid) {
+            found.extend(children);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_does_not_shift_the_fields() {
+        let rest = "S 12 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 777 21";
+        let expected = Some(Stat { state: 'S', parent: 12, start_time: 777 });
+        for name in ["sh", "a) R 1 (b", ") Z 9", "", "\n"] {
+            assert_eq!(parse_stat(&format!("5 ({name}) {rest}")), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_found() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let stat = stat(own).unwrap();
+        assert!(stat.start_time > 0 && pid_namespace(own).is_some());
+        assert!(tree(stat.parent).iter().any(|(pid, _)| *pid == own));
+        let process = |start_time| Process {
+            pid: own,
+            start_time,
+            pid_namespace: 0,
+            agent: String::new(),
+            stopped_before: Vec::new(),
+        };
+        assert!(open(&process(stat.start_time)).is_some());
+        assert!(open(&process(stat.start_time + 1)).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_a_panic(text in ".{0,200}") {
+            let _ = parse_stat(&text);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The claims of a node in memory.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cocoonbox_core::TenantName;
+use cocoonbox_core::backend::{BackendError, Claim, ClaimFilter, QuotaScope, SandboxId};
+
+use super::error::{BACKEND, invalid};
+use super::journal::Record;
+use super::serve::DoorsHandle;
+
+/// One claim.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: SandboxId,
+    pub(super) directory: PathBuf,
+    sequence: u64,
+    tenant: Option<TenantName>,
+    uid: Option<u32>,
+    /// Held by whoever works on the claim.
+    pub(super) turn: tokio::sync::Mutex<Record>,
+    /// What callers see; nothing until the claim is answered.
+    shown: Mutex<Option<Claim>>,
+    pub(super) doors: Mutex<Option<DoorsHandle>>,
+}
+
+impl Entry {
+    pub(super) fn new(claims: &Path, record: Record) -> Self {
+        Self {
+            id: record.id.clone(),
+            directory: claims.join(record.id.as_str()),
+            sequence: record.sequence,
+            tenant: record.tenant.clone(),
+            uid: record.uid,
+            shown: Mutex::new(record.established.then(|| record.claim())),
+            turn: tokio::sync::Mutex::new(record),
+            doors: Mutex::new(None),
+        }
+    }
+
+    /// Shows callers where the claim stands now.
+    pub(super) fn show(&self, record: &Record) {
+        *hold(&self.shown) = Some(record.claim());
+    }
+}
+
+/// All claims and the tenants' caps.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    pub(super) entries: BTreeMap<SandboxId, Arc<Entry>>,
+    pub(super) tenants: BTreeMap<TenantName, u32>,
+    last_sequence: u64,
+}
+
+impl Registry {
+    /// Returns whether one more claim has room.
+    pub(super) fn check_caps(
+        &self,
+        max_claims: u32,
+        tenant: Option<&TenantName>,
+    ) -> Result<(), BackendError> {
+        let full = |scope, limit, held: usize| {
+            if limit > 0 && held >= limit as usize {
+                Err(BackendError::Quota { scope, limit })
+            } else {
+                Ok(())
+            }
+        };
+        full(QuotaScope::Node, max_claims, self.entries.len())?;
+        let Some(tenant) = tenant else { return Ok(()) };
+        let limit = self.tenants.get(tenant).copied().unwrap_or(0);
+        let held = self.entries.values().filter(|entry| entry.tenant.as_ref() == Some(tenant)).count();
+        full(QuotaScope::Tenant, limit, held)
+    }
+
+    /// Returns a host uid that no claim has.
+    pub(super) fn free_uid(&self, range: Range<u32>) -> Result<u32, BackendError> {
+        let limit = range.len() as u32;
+        range
+            .into_iter()
+            .find(|uid| !self.entries.values().any(|entry| entry.uid == Some(*uid)))
+            .ok_or(BackendError::Quota { scope: QuotaScope::Node, limit })
+    }
+
+    /// Counts the claims of this node's life.
+    pub(super) fn next_sequence(&mut self) -> u64 {
+        self.last_sequence += 1;
+        self.last_sequence
+    }
+
+    pub(super) fn insert(&mut self, entry: Arc<Entry>) {
+        self.last_sequence = self.last_sequence.max(entry.sequence);
+        self.entries.insert(entry.id.clone(), entry);
+    }
+
+    /// Returns what callers see of the claims that match, oldest first.
+    pub(super) fn find(&self, filter: &ClaimFilter) -> Vec<Claim> {
+        let mut found: Vec<_> = self
+            .entries
+            .values()
+            .filter_map(|entry| Some((entry.sequence, hold(&entry.shown).clone()?)))
+            .filter(|(_, claim)| filter.matches(claim))
+            .collect();
+        found.sort_by_key(|(sequence, _)| *sequence);
+        found.into_iter().map(|(_, claim)| claim).collect()
+    }
+
+    /// Returns a claim that was answered.
+    pub(super) fn entry(&self, id: &SandboxId) -> Result<Arc<Entry>, BackendError> {
+        self.entries
+            .get(id)
+            .filter(|entry| hold(&entry.shown).is_some())
+            .cloned()
+            .ok_or_else(|| BackendError::NotFound { id: id.clone() })
+    }
+}
+
+/// Locks for a moment; what a panic left is still whole, as every change is one assignment.
+pub(super) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns `Ok` for a range of uids that can be given to boxes.
+pub(super) fn check_uids(range: &Range<u32>) -> Result<(), BackendError> {
+    if range.is_empty() || range.start < 1000 || range.end == u32::MAX {
+        return Err(invalid(format!(
+            "the {BACKEND} backend's uids must be a range that starts at 1000 or above"
+        )));
+    }
+    Ok(())
+}

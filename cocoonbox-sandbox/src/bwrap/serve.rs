@@ -1,0 +1,93 @@
+//! What runs beside the calls: the only place of the backend that spawns, waits and looks at a watch.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use cocoonbox_core::backend::BackendError;
+use tokio::io::unix::AsyncFd;
+
+use super::Inner;
+use super::error::unavailable;
+use super::journal::Process;
+use super::registry::Entry;
+
+/// Runs work to its end even when the caller stops waiting, so that nothing is ever half done.
+pub(super) async fn to_the_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, BackendError>> + Send + 'static,
+) -> Result<T, BackendError> {
+    match tokio::spawn(work).await {
+        Ok(result) => result,
+        Err(error) => Err(unavailable("its work was broken off", io::Error::other(error))),
+    }
+}
+
+/// Runs work that waits for the disk where it holds up nobody.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BackendError> + Send + 'static,
+) -> Result<T, BackendError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(unavailable("its work was broken off", io::Error::other(error))),
+    }
+}
+
+/// Waits.
+pub(super) async fn pause(span: Duration) {
+    tokio::time::sleep(span).await;
+}
+
+/// Ends `work` after `limit`.
+pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(limit, work).await.ok()
+}
+
+/// Starts a program and sees to it that it is reaped when it ends.
+pub(super) fn spawn(command: Command) -> io::Result<()> {
+    let mut child = tokio::process::Command::from(command).spawn()?;
+    tokio::spawn(async move { child.wait().await });
+    Ok(())
+}
+
+/// Waits for a process to end.
+pub(super) async fn ended(process: OwnedFd) -> io::Result<()> {
+    #[expect(unsafe_code, reason = "tokio asks that the descriptor stays open while it is registered")]
+    // SAFETY: the descriptor is owned by the `AsyncFd` that registers it and closed with it.
+    let registered = unsafe { AsyncFd::register_with_interest(process, tokio::io::Interest::READABLE) };
+    registered.map_err(io::Error::from)?.readable().await.map(|_| ())
+}
+
+/// Watches a box's first process and says so when it dies by itself.
+pub(super) fn watch(inner: &Arc<Inner>, entry: &Arc<Entry>, handle: OwnedFd, process: Process) {
+    let (inner, entry): (Weak<Inner>, Weak<Entry>) = (Arc::downgrade(inner), Arc::downgrade(entry));
+    tokio::spawn(async move {
+        if ended(handle).await.is_ok()
+            && let (Some(inner), Some(entry)) = (inner.upgrade(), entry.upgrade())
+        {
+            inner.died(&entry, &process).await;
+        }
+    });
+}
+
+/// Has the doors of a box answered until the handle is dropped.
+pub(super) fn doors(
+    inner: &Inner,
+    entry: &Entry,
+    listener: std::os::unix::net::UnixListener,
+) -> io::Result<DoorsHandle> {
+    let handler = Arc::clone(&inner.config.doors);
+    crate::doors::serve::start(entry.id.clone(), listener, handler).map(DoorsHandle)
+}
+
+/// Ends the service of a box's doors when it is dropped.
+#[derive(Debug)]
+pub(super) struct DoorsHandle(tokio::task::JoinHandle<()>);
+
+impl Drop for DoorsHandle {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

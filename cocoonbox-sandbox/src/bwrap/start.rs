@@ -1,0 +1,322 @@
+//! From a record to a box that answers.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cocoonbox_core::backend::{BackendError, Doors, HostFile, SandboxId};
+use rustix::pipe::{PipeFlags, pipe_with};
+use serde::Deserialize;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
+
+use super::arguments::{self, AGENT, Box_};
+use super::error::{refused, unavailable};
+use super::image::{self, Source};
+use super::journal::{Process, Record};
+use super::launch::{self, Launch};
+use super::registry::{Entry, hold};
+use super::stage::Stage;
+use super::{Inner, channel, disk, process, serve, tree};
+
+/// How long a guest has until it answers for the first time.
+const START_LIMIT: Duration = Duration::from_secs(15);
+/// How long bwrap has to say which process it made.
+const INFO_LIMIT: Duration = Duration::from_secs(10);
+/// The most of bwrap's complaints that a reason repeats.
+const MAX_LOG: usize = 2048;
+
+/// The directories of a claim.
+#[derive(Debug)]
+pub(super) struct Places {
+    pub(super) lock: PathBuf,
+    pub(super) log: PathBuf,
+    pub(super) channel: PathBuf,
+    pub(super) doors: PathBuf,
+    pub(super) identity: PathBuf,
+    etc: PathBuf,
+    home: PathBuf,
+    workspace: PathBuf,
+    temporary: PathBuf,
+}
+
+impl Places {
+    pub(super) fn of(directory: &Path) -> Self {
+        let files = directory.join("files");
+        Self {
+            lock: directory.join("lock"),
+            log: directory.join("start.log"),
+            channel: directory.join("channel"),
+            doors: directory.join("doors"),
+            identity: directory.join("identity"),
+            etc: directory.join("etc"),
+            home: files.join("home"),
+            workspace: files.join("workspace"),
+            temporary: files.join("tmp"),
+        }
+    }
+}
+
+/// Makes the directories of a new claim and writes its host files.
+pub(super) fn make_places(directory: &Path, uid: Option<u32>, host_files: &[HostFile]) -> io::Result<()> {
+    let places = Places::of(directory);
+    disk::directory(&places.channel, 0o700)?;
+    for path in [&places.doors, &places.identity, &places.etc] {
+        disk::directory(path, 0o755)?;
+    }
+    disk::directory(&directory.join("files"), 0o700)?;
+    for path in [&places.home, &places.workspace] {
+        disk::owned_directory(path, 0o755, uid)?;
+    }
+    for (name, content) in image::new_home() {
+        let path = places.home.join(name);
+        fs::write(&path, content)?;
+        disk::give(&path, uid)?;
+    }
+    for file in host_files {
+        disk::replace(&places.identity, file.name.as_str(), &file.bytes, 0o644)?;
+    }
+    Ok(())
+}
+
+/// A launch that is ready to go.
+struct Prepared {
+    launch: Launch,
+    info: OwnedFd,
+    doors: Option<std::os::unix::net::UnixListener>,
+}
+
+/// Starts the processes of a claim and waits until its guest answers.
+///
+/// On failure nothing of them is left. The record's phase is the caller's affair.
+pub(super) async fn start(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    record: &mut Record,
+) -> Result<(), BackendError> {
+    match attempt(inner, entry, record).await {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let log = read_log(&Places::of(&entry.directory).log);
+            inner.end(entry, record).await?;
+            record.process = None;
+            Err(explain(error, &log))
+        }
+    }
+}
+
+async fn attempt(inner: &Arc<Inner>, entry: &Arc<Entry>, record: &mut Record) -> Result<(), BackendError> {
+    let (of, here, wanted) = (Arc::clone(inner), entry.directory.clone(), record.clone());
+    let prepared = serve::blocking(move || {
+        let Prepared { launch, info, doors } = prepare(&of, &here, &wanted)?;
+        let program = launch.program.clone();
+        launch.start(serve::spawn).map_err(|source| not_launched(&program, source))?;
+        Ok((info, doors))
+    });
+    let (info, doors) = prepared.await?;
+    if let Some(listener) = doors {
+        let handle = serve::doors(inner, entry, listener).map_err(refused("cannot serve the doors"))?;
+        *hold(&entry.doors) = Some(handle);
+    }
+    let made = serve::within(INFO_LIMIT, read_info(info)).await;
+    let made = made.ok_or_else(|| failed("bwrap did not say which process it made", None))?;
+    let made = made.map_err(|error| failed("bwrap ended before the sandbox ran", Some(error)))?;
+    let stat =
+        process::stat(made.pid).ok_or_else(|| failed("the guest's first process ended at once", None))?;
+    let process = Process {
+        pid: made.pid,
+        start_time: stat.start_time,
+        pid_namespace: made.pid_namespace,
+        agent: inner.agent.clone(),
+        stopped_before: Vec::new(),
+    };
+    record.process = Some(process.clone());
+    record.store(&entry.directory).map_err(refused("cannot write the claim's record"))?;
+    let handle =
+        process::open(&process).ok_or_else(|| failed("the guest's first process ended at once", None))?;
+
+    let channel = Places::of(&entry.directory).channel;
+    match serve::within(START_LIMIT, first_answer(&entry.id, &channel)).await {
+        Some(Ok(())) => {}
+        Some(Err(error)) => {
+            return Err(failed(
+                "its first process does not answer as it should",
+                Some(io::Error::other(error)),
+            ));
+        }
+        None => return Err(failed("its first process did not answer within 15 s", None)),
+    }
+    serve::watch(inner, entry, handle, process);
+    Ok(())
+}
+
+/// Makes sure that the guest answers.
+pub(super) async fn first_answer(id: &SandboxId, channel: &Path) -> Result<(), BackendError> {
+    let stream =
+        channel::dial(channel).await.map_err(|error| unavailable("the guest channel is closed", error))?;
+    channel::ask_info(id, stream).await
+}
+
+fn prepare(inner: &Inner, directory: &Path, record: &Record) -> Result<Prepared, BackendError> {
+    let program =
+        launch::find_program(&inner.config.bwrap).ok_or_else(|| bwrap_missing(&inner.config.bwrap))?;
+    let source = image::find(&inner.data, &record.image)
+        .ok_or_else(|| BackendError::UnknownImage { image: record.image.as_str().to_owned() })?;
+    let places = Places::of(directory);
+    let work = || -> io::Result<Prepared> {
+        let lock = disk::lock(&places.lock)?
+            .ok_or_else(|| io::Error::other("processes of an earlier start still hold the box's lock"))?;
+        tree::remove(&places.temporary)?;
+        disk::owned_directory(&places.temporary, 0o1777, record.uid)?;
+        let own_etc = image::own_etc(&record.hostname);
+        for (name, content) in &own_etc {
+            fs::write(places.etc.join(name), content)?;
+            fs::set_permissions(places.etc.join(name), fs::Permissions::from_mode(0o644))?;
+        }
+        let channel: OwnedFd = channel::listen(&places.channel)?.into();
+        let doors = if record.doors == Doors::Bound { Some(bind_doors(&places.doors)?) } else { None };
+        let (info, info_end) = pipe_with(PipeFlags::CLOEXEC)?;
+        let log = fs::OpenOptions::new().write(true).create(true).truncate(true).open(&places.log)?;
+
+        let mut stage = record.uid.map(|_| Stage::new(&inner.data)).transpose()?;
+        let mut seen =
+            |path: &Path| stage.as_mut().map_or_else(|| Ok(path.to_owned()), |stage| stage.bring(path));
+        let rootfs = match &source {
+            Source::Host => PathBuf::from("/"),
+            Source::Rootfs(rootfs) => seen(rootfs)?,
+        };
+        let (etc, home, workspace) = (seen(&places.etc)?, seen(&places.home)?, seen(&places.workspace)?);
+        let (temporary, identity) = (seen(&places.temporary)?, seen(&places.identity)?);
+        let bin = seen(&inner.data.join("bin").join(&inner.agent))?;
+        let doors_seen = doors.as_ref().map(|_| seen(&places.doors)).transpose()?;
+        let parts = image::parts(&source, &rootfs)?;
+        let etc_names: Vec<_> = own_etc.iter().map(|(name, _)| *name).collect();
+        let options = arguments::options(&Box_ {
+            hostname: &record.hostname,
+            nesting: record.nesting,
+            parts: &parts,
+            etc: (&etc, &etc_names),
+            home: &home,
+            workspace: &workspace,
+            temporary: &temporary,
+            identity: &identity,
+            bin: &bin,
+            doors: doors_seen.as_deref(),
+            info: info_end.as_raw_fd(),
+            channel: channel.as_raw_fd(),
+            lock: lock.as_raw_fd(),
+        });
+        let cgroup = inner.cgroups.as_ref().map(|cgroups| cgroups.of(record.id.as_str()));
+        let cgroup = cgroup.map(|cgroup| cgroup.make().and_then(|()| cgroup.door())).transpose()?;
+        let launch = Launch {
+            program: program.clone(),
+            options: launch::options_file(&options)?,
+            name: process::launcher_name(record.id.as_str()),
+            command: [AGENT, "init"],
+            handed: vec![channel, lock.into(), info_end],
+            log,
+            cgroup,
+            uid: record.uid.unwrap_or(inner.own.0),
+            gid: record.uid.unwrap_or(inner.own.1),
+            drop_to: record.uid.zip(stage),
+        };
+        Ok(Prepared { launch, info, doors })
+    };
+    work().map_err(|source| failed("its files could not be prepared", Some(source)))
+}
+
+/// Binds a box's door socket.
+pub(super) fn bind_doors(directory: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    let listener = channel::bind(directory, "door.sock")?;
+    // the box's uid connects; the directory's mount keeps it from anything else
+    fs::set_permissions(directory.join("door.sock"), fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// What bwrap says about the process that it made.
+#[derive(Debug, Deserialize)]
+struct Made {
+    #[serde(rename = "child-pid")]
+    pid: i32,
+    #[serde(rename = "pid-namespace")]
+    pid_namespace: u64,
+}
+
+async fn read_info(info: OwnedFd) -> io::Result<Made> {
+    rustix::io::ioctl_fionbio(&info, true)?;
+    let mut info = pipe::Receiver::from_owned_fd(info)?;
+    let mut bytes = Vec::with_capacity(512);
+    loop {
+        let ended = (&mut info).take(4096).read_buf(&mut bytes).await? == 0;
+        match serde_json::from_slice(&bytes) {
+            Ok(made) => return Ok(made),
+            Err(error) if ended || bytes.len() > 4096 => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, error));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn failed(reason: &str, source: Option<io::Error>) -> BackendError {
+    let detail = source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default();
+    BackendError::StartFailed { reason: format!("{reason}{detail}"), source: source.map(Into::into) }
+}
+
+fn bwrap_missing(program: &Path) -> BackendError {
+    failed(
+        &format!(
+            "there is no {} on this machine: install it with `apt-get install bubblewrap`",
+            program.display()
+        ),
+        None,
+    )
+}
+
+fn not_launched(program: &Path, source: io::Error) -> BackendError {
+    if source.kind() == io::ErrorKind::NotFound {
+        return bwrap_missing(program);
+    }
+    failed(&format!("{} could not be started", program.display()), Some(source))
+}
+
+/// Adds to a failed start what bwrap said and what a person can do.
+fn explain(error: BackendError, log: &str) -> BackendError {
+    let BackendError::StartFailed { mut reason, source } = error else { return error };
+    if !log.is_empty() {
+        reason = format!("{reason}; it said: {log}");
+    }
+    if let Some(remedy) = remedy(&reason) {
+        reason = format!("{reason}; {remedy}");
+    }
+    BackendError::StartFailed { reason, source }
+}
+
+fn remedy(reason: &str) -> Option<&'static str> {
+    let namespaces = [
+        "cannot make a user namespace",
+        "reating new namespace",
+        "create new namespace",
+        "max_user_namespaces",
+    ];
+    if namespaces.iter().any(|text| reason.contains(text)) {
+        return Some(
+            "user namespaces are switched off here: `sysctl -w user.max_user_namespaces=15000` allows them (Debian: also \
+             `sysctl -w kernel.unprivileged_userns_clone=1`; Ubuntu: also `sysctl -w \
+             kernel.apparmor_restrict_unprivileged_userns=0`)",
+        );
+    }
+    reason
+        .contains("nknown option")
+        .then_some("bubblewrap 0.8 or newer is needed: `apt-get install bubblewrap`")
+}
+
+fn read_log(path: &Path) -> String {
+    let bytes = disk::read(path, 64 * 1024).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LOG)]);
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" / ")
+}

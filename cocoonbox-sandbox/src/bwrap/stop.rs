@@ -1,0 +1,141 @@
+//! Holding a box still, letting it go, ending it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+use cocoonbox_core::backend::BackendError;
+use rustix::process::Signal;
+
+use super::error::{refused, unavailable};
+use super::journal::{Process, Record};
+use super::registry::{Entry, hold};
+use super::start::Places;
+use super::{Inner, cgroup, disk, process, serve};
+
+/// How long processes have to stand still.
+const FREEZE_LIMIT: Duration = Duration::from_secs(10);
+/// How long processes have to end.
+const END_LIMIT: Duration = Duration::from_secs(20);
+/// After this the processes that keep a box's lock are looked for one by one.
+const SEARCH_AFTER: u32 = 40;
+
+impl Inner {
+    /// Holds every process of a box still; the answer names those that stood still before, where that is known.
+    pub(super) async fn freeze(&self, record: &Record) -> Result<Vec<i32>, BackendError> {
+        let Some(process) = &record.process else { return Ok(Vec::new()) };
+        let stopped = async {
+            match &self.cgroups {
+                Some(cgroups) => {
+                    let cgroup = cgroups.of(record.id.as_str());
+                    cgroup.freeze(true)?;
+                    let mut events = cgroup.events()?;
+                    while !cgroup::is_frozen(&mut events)? {
+                        serve::pause(Duration::from_millis(1)).await;
+                    }
+                    Ok(Vec::new())
+                }
+                None => Ok(stop_tree(process.pid).await),
+            }
+        };
+        match serve::within(FREEZE_LIMIT, stopped).await {
+            Some(Ok(before)) => Ok(before),
+            Some(Err(error)) => Err(unavailable("the box could not be frozen", error)),
+            None => {
+                let error = io::Error::from(io::ErrorKind::TimedOut);
+                Err(unavailable("the box did not stand still within 10 s", error))
+            }
+        }
+    }
+
+    /// Lets every process of a box go on that stood still because of us.
+    pub(super) fn thaw(&self, record: &Record) -> Result<(), BackendError> {
+        let Some(process) = &record.process else { return Ok(()) };
+        if let Some(cgroups) = &self.cgroups {
+            return cgroups
+                .of(record.id.as_str())
+                .freeze(false)
+                .map_err(refused("the box could not be thawed"));
+        }
+        if process::is_alive(process) {
+            // those that others started go on first, so that nobody sees a child that stands still
+            for (pid, _) in process::tree(process.pid).into_iter().rev() {
+                if !process.stopped_before.contains(&pid) {
+                    process::signal(pid, Signal::CONT);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends every process of a box, whoever started it, and waits until none is left.
+    pub(super) async fn end(&self, entry: &Entry, record: &Record) -> Result<(), BackendError> {
+        *hold(&entry.doors) = None;
+        let ended = serve::within(END_LIMIT, self.end_all(entry, record.process.as_ref())).await;
+        match ended {
+            Some(result) => result.map_err(refused("the processes of the box could not be ended")),
+            None => {
+                let error = io::Error::from(io::ErrorKind::TimedOut);
+                Err(unavailable("processes of the box did not end within 20 s", error))
+            }
+        }
+    }
+
+    async fn end_all(&self, entry: &Entry, first: Option<&Process>) -> io::Result<()> {
+        let lock = Places::of(&entry.directory).lock;
+        let cgroup = self.cgroups.as_ref().map(|cgroups| cgroups.of(entry.id.as_str()));
+        if let Some(cgroup) = &cgroup {
+            cgroup.kill();
+        }
+        if let Some(handle) = first.and_then(process::open) {
+            // the kernel ends a pid namespace with its first process, and that ends when the last of them did
+            process::kill(&handle);
+            serve::ended(handle).await?;
+        }
+        let mut turns = 0;
+        loop {
+            // whoever was started for this box holds its lock, known to the record or not
+            let free = !lock.exists() || disk::lock(&lock)?.is_some();
+            if free && cgroup.as_ref().is_none_or(cgroup::Cgroup::remove) {
+                return Ok(());
+            }
+            turns += 1;
+            if !free && (first.is_none() || turns > SEARCH_AFTER) && turns % 10 == 1 {
+                for pid in process::of_box(entry.id.as_str()) {
+                    process::signal(pid, Signal::KILL);
+                }
+            }
+            if let Some(cgroup) = &cgroup {
+                cgroup.kill();
+            }
+            serve::pause(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Stops a process and all below it, from the first on, until none moves; the answer names those that stood before.
+async fn stop_tree(root: i32) -> Vec<i32> {
+    let (mut before, mut stopped) = (BTreeSet::new(), BTreeSet::new());
+    loop {
+        let mut moving = false;
+        for (pid, stat) in process::tree(root) {
+            match stat.state {
+                'Z' | 'X' => {}
+                'T' | 't' => {
+                    if !stopped.contains(&pid) {
+                        before.insert(pid);
+                    }
+                }
+                _ => {
+                    process::signal(pid, Signal::STOP);
+                    stopped.insert(pid);
+                    moving = true;
+                }
+            }
+        }
+        if !moving {
+            return before.into_iter().collect();
+        }
+        serve::pause(Duration::from_millis(2)).await;
+    }
+}

@@ -1,0 +1,213 @@
+//! What the tests of the backend share: a data directory, a guest to talk to, and a second run as an ordinary user.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+use std::error::Error;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use cocoonbox_core::backend::{Claim, ClaimRequest, SandboxBackend, SandboxId, Target};
+use cocoonbox_core::{ImageName, SystemClock, SystemEntropy};
+use cocoonbox_sandbox::{BwrapBackend, BwrapConfig, OpenError};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+
+pub type Outcome = Result<(), Box<dyn Error>>;
+
+/// The uid of the second run; no account of the machine has it.
+const ORDINARY: &str = "61234";
+
+/// Runs `story` as whoever runs the tests and, where that is root, once more as an ordinary user.
+pub fn as_root_and_as_a_user<F: Future<Output = Outcome>>(name: &str, story: impl FnOnce() -> F) -> Outcome {
+    run(story)?;
+    if rustix::process::geteuid().is_root() {
+        let again = Command::new("setpriv")
+            .args(["--reuid", ORDINARY, "--regid", ORDINARY, "--clear-groups", "--"])
+            .arg(std::env::current_exe()?)
+            .args(["--exact", name, "--nocapture", "--test-threads=1"])
+            .output()?;
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&again.stdout), String::from_utf8_lossy(&again.stderr));
+        if !again.status.success() || !said.contains("1 passed") {
+            return Err(format!("as an ordinary user:\n{said}").into());
+        }
+    }
+    Ok(())
+}
+
+/// Runs `story` on a runtime of its own.
+pub fn run<F: Future<Output = Outcome>>(story: impl FnOnce() -> F) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        tokio::time::timeout(Duration::from_secs(120), story())
+            .await
+            .map_err(|_| "the test took over 120 s")?
+    })
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The guest's binary, `make agent`.
+pub fn agent() -> PathBuf {
+    let path = std::env::var_os("COCOONBOX_AGENT").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/agent/cocoonbox-agent"),
+        PathBuf::from,
+    );
+    assert!(path.exists(), "no guest binary at {}: run `make agent` first", path.display());
+    path
+}
+
+/// A data directory whose boxes are ended when the test ends, however it ends.
+pub struct Data {
+    directory: Option<tempfile::TempDir>,
+}
+
+impl Data {
+    pub fn new() -> Result<Self, Box<dyn Error>> {
+        Ok(Self { directory: Some(tempfile::tempdir()?) })
+    }
+    pub fn path(&self) -> PathBuf {
+        self.directory.as_ref().expect("lives").path().join("data")
+    }
+    pub fn config(&self) -> BwrapConfig {
+        BwrapConfig::new(self.path(), agent())
+    }
+    pub async fn open(&self) -> Result<Arc<BwrapBackend>, OpenError> {
+        open(self.config()).await
+    }
+}
+
+pub async fn open(config: BwrapConfig) -> Result<Arc<BwrapBackend>, OpenError> {
+    BwrapBackend::open(config, Arc::new(SystemClock), Arc::new(SystemEntropy)).await
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        for _ in 0..200 {
+            let left = processes_of(&self.path());
+            if left.is_empty() {
+                break;
+            }
+            left.into_iter().for_each(kill);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.directory = None;
+    }
+}
+
+/// The processes of a data directory's boxes: those that see a home of theirs, and those that launched them.
+pub fn processes_of(data: &Path) -> Vec<i32> {
+    let ids: Vec<String> = std::fs::read_dir(data.join("claims"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    let inside = format!("{}/claims/sb_", data.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
+        let mounts = std::fs::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();
+        let name = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        if mounts.contains(&inside) || ids.iter().any(|id| name.starts_with(&format!("cocoonbox-box {id}"))) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// Ends a process.
+pub fn kill(pid: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// Asks for a box of the host's image.
+pub fn request(label: &str) -> ClaimRequest {
+    ClaimRequest::new(label.parse().expect("a label"), ImageName::host())
+}
+
+/// What a command in a box did.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ran {
+    pub code: i64,
+    pub out: String,
+    pub err: String,
+}
+
+/// Runs a shell command in a box.
+pub async fn sh(backend: &BwrapBackend, id: &SandboxId, command: &str) -> Result<Ran, Box<dyn Error>> {
+    exec(backend, id, &["/bin/sh", "-c", command], false).await
+}
+
+/// Starts a shell command in a box and leaves it running.
+pub async fn sh_detached(backend: &BwrapBackend, id: &SandboxId, command: &str) -> Outcome {
+    exec(backend, id, &["/bin/sh", "-c", command], true).await.map(|_| ())
+}
+
+async fn exec(
+    backend: &BwrapBackend,
+    id: &SandboxId,
+    argv: &[&str],
+    detach: bool,
+) -> Result<Ran, Box<dyn Error>> {
+    let stream = backend.connect(id, Target::Channel).await?;
+    let (read, mut write) = tokio::io::split(stream);
+    let request = serde_json::json!({ "v": 1, "op": "exec", "argv": argv, "detach": detach });
+    write.write_all(format!("{request}\n").as_bytes()).await?;
+    let mut lines = BufReader::new(read).lines();
+    let mut ran = Ran { code: -1, out: String::new(), err: String::new() };
+    while let Some(line) = lines.next_line().await? {
+        let frame: serde_json::Value = serde_json::from_str(&line)?;
+        let data = || -> Result<String, Box<dyn Error>> {
+            let bytes = base64::engine::general_purpose::STANDARD
+                .decode(frame["data"].as_str().unwrap_or_default())?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        match frame["type"].as_str().unwrap_or_default() {
+            "stdout" => ran.out.push_str(&data()?),
+            "stderr" => ran.err.push_str(&data()?),
+            "started" if detach => return Ok(ran),
+            "started" => {}
+            "exit" => {
+                ran.code = frame["code"].as_i64().unwrap_or(-1);
+                return Ok(ran);
+            }
+            _ => return Err(format!("the guest answered {line}").into()),
+        }
+    }
+    Err("the guest hung up".into())
+}
+
+/// What a command printed; one that fails is an error.
+pub async fn printed(
+    backend: &BwrapBackend,
+    id: &SandboxId,
+    command: &str,
+) -> Result<String, Box<dyn Error>> {
+    let ran = sh(backend, id, command).await?;
+    if ran.code == 0 { Ok(ran.out.trim_end().to_owned()) } else { Err(format!("{command}: {ran:?}").into()) }
+}
+
+/// Waits until `holds` does, for at most ten seconds.
+pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) -> Outcome {
+    let start = Instant::now();
+    while !holds().await {
+        if start.elapsed() > Duration::from_secs(10) {
+            return Err(format!("not within 10 s: {what}").into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// Claims a box of the host's image.
+pub async fn claim(backend: &BwrapBackend) -> Result<Claim, Box<dyn Error>> {
+    Ok(backend.claim(request("test")).await?)
+}
