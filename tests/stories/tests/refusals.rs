@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::process::Command;
 
 use cocoonbox_stories::{Account, Server, output};
 use nix::unistd::Uid;
@@ -134,6 +135,52 @@ fn a_sign_in_link_works_once() {
     let second = sign_in("second");
     assert_eq!(second.code, Some(3), "{second:?}");
     assert!(!server.scratch().join("second/cli.json").exists());
+}
+
+#[test]
+fn a_full_disk_is_told_and_the_next_call_works() {
+    if !Uid::effective().is_root() {
+        eprintln!("left out: only root can make a small disk");
+        return;
+    }
+    let server = Server::prepare(Account::Own);
+    let _disk = SmallDisk::mount(&server.data());
+    // bound after the disk, so that it goes before it
+    let mut server = server;
+    server.start_again();
+    server.cli(&["box", "ensure", "main"]).ok();
+    let filled = server.rsh(&["dd", "if=/dev/zero", "of=/workspace/fill", "bs=64k"]);
+    assert!(filled.failed(1).contains("No space left"), "{filled:?}");
+    let refused = server.cli(&["box", "create", "other"]);
+    assert!(matches!(refused.code, Some(1 | 3)), "{refused:?}");
+    assert!(refused.stderr.contains("disk") || refused.stderr.contains("space"), "{refused:?}");
+    // what writes nothing works all along
+    assert_eq!(server.rsh(&["rm", "/workspace/fill"]).code, Some(0));
+    server.cli(&["box", "create", "other"]).ok();
+    assert_eq!(server.json(&["box", "show", "main"])["state"], "running");
+}
+
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(folder: &std::path::Path) -> Self {
+        let run = output(
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=32m,mode=700", "story"]).arg(folder),
+            b"",
+        );
+        run.ok();
+        Self(folder.to_owned())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("--lazy").arg(&self.0).status());
+        // the server could not remove what was still mounted
+        if let Some(folder) = self.0.parent() {
+            drop(fs::remove_dir_all(folder));
+        }
+    }
 }
 
 #[test]

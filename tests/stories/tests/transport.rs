@@ -3,7 +3,9 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use cocoonbox_stories::{Account, Server, output, require};
 
@@ -161,6 +163,43 @@ fn exit_codes_streams_and_every_byte_pass_through() {
 
     let bytes: Vec<u8> = (0..=255).cycle().take(3_000_000).collect();
     assert!(server.rsh_with(&["cat"], &bytes).stdout == bytes, "cat changed the bytes");
+}
+
+#[test]
+fn cp_copies_a_tree_both_ways_unchanged() {
+    let server = Server::start();
+    server.cli(&["box", "ensure", "main"]).ok();
+    let (there, back) = (server.scratch().join("there"), server.scratch().join("back"));
+    tree(&there);
+    server.cli(&["cp", &there.to_string_lossy(), "main:/workspace/tree"]).ok();
+    server.cli(&["cp", "main:/workspace/tree", &back.to_string_lossy()]).ok();
+    assert!(listing(&there) == listing(&back), "what came back is not what was sent");
+    assert_ne!(server.cli(&["cp", "main:/workspace/none", "."]).code, Some(0));
+}
+
+#[test]
+fn a_flood_that_nobody_reads_is_held_back_and_costs_the_server_no_memory() {
+    let server = Server::start();
+    server.cli(&["box", "ensure", "main"]).ok();
+    let before = resident_kib(server.id());
+    let mut command = server.command(server.program());
+    command.args(["rsh", "--box", "main", "--", "yes"]).stdout(Stdio::piped());
+    let mut flood = command.spawn().expect("the command line can be started");
+    thread::sleep(Duration::from_secs(3));
+    let grown = resident_kib(server.id()).saturating_sub(before);
+    // the box goes on answering meanwhile
+    assert_eq!(server.rsh(&["echo", "here"]).ok(), "here");
+    flood.kill().expect("own child");
+    drop(flood.wait());
+    assert!(grown < 64 * 1024, "the server grew by {grown} KiB");
+    let all = server.rsh(&["head", "-c", "50000000", "/dev/zero"]);
+    assert_eq!((all.code, all.stdout.len()), (Some(0), 50_000_000));
+}
+
+fn resident_kib(id: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).expect("the server runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a process has memory");
+    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
 }
 
 #[test]
