@@ -1,0 +1,383 @@
+//! The grammar of everything but `rsh`, which reads its words as ssh does.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use cocoonbox_core::BoxName;
+
+use super::RshArgs;
+use crate::{BoxRef, Endpoint};
+
+/// Persistent, isolated boxes for coding agents.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cocoonbox",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    after_long_help = "\
+First steps:
+  cocoonbox up                         serve boxes on this machine until Ctrl-C
+  cocoonbox login --link               sign in with the link that `up` printed
+  cocoonbox box ensure                 make the first box, or wake it
+  cocoonbox rsh                        a shell in it
+
+Exit status: 0 done, 1 failure, 2 usage, 3 refused by the server or by you, 130 interrupted.
+`cocoonbox rsh` exits as the command it ran, or 255 when that is not known."
+)]
+#[non_exhaustive]
+pub struct Cli {
+    /// What every verb takes.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What every verb takes.
+#[derive(Clone, Debug, Default, Args)]
+#[non_exhaustive]
+pub struct Global {
+    /// The server: http://host:port or unix:/path [env: COCOONBOX_ENDPOINT] [default: the one last signed in to]
+    #[arg(long, global = true, value_name = "URL")]
+    pub endpoint: Option<Endpoint>,
+    /// Where cli.json is [env: COCOONBOX_CONFIG_DIR] [default: ~/.config/cocoonbox]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub config_dir: Option<PathBuf>,
+    /// Print JSON: the answer on standard output, errors on standard error
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+#[non_exhaustive]
+pub enum Verb {
+    /// Sign in to a server
+    #[command(after_long_help = "\
+The link or token is read from standard input, or asked for without showing it; it is never an argument, where
+other users of the machine could read it.
+
+Examples:
+  cocoonbox login --link                        paste the link that `cocoonbox up` printed
+  cocoonbox login --token < token.txt           use a token that exists
+  cocoonbox --endpoint http://box.lan:7420 login --link")]
+    Login(LoginArgs),
+    /// Forget the token, and end it when it was made for this machine
+    Logout,
+    /// Show the server, who you are there, and whether it is well
+    Status,
+    /// Make, list, wake, put to sleep and end boxes
+    #[command(subcommand, visible_alias = "boxes")]
+    Box(BoxVerb),
+    /// Run a command or a shell in a box, as ssh would
+    #[command(disable_help_flag = true)]
+    Rsh(RshWords),
+    /// Copy files and folders to or from a box
+    #[command(after_long_help = "\
+One side is BOX:PATH; an empty BOX is your first box, a relative PATH begins at its home. Folders are copied whole;
+modes and times are kept, owners are not. When DST is a folder, SRC is put into it, else DST is its new name.
+
+Examples:
+  cocoonbox cp notes.txt main:                  into the home folder of box main
+  cocoonbox cp ./project main:/workspace/       a folder, into /workspace
+  cocoonbox cp main:/workspace/out ./results    back, under another name")]
+    Cp(CpArgs),
+    /// Check what this machine can do for boxes
+    #[command(after_long_help = "\
+Each \"no\" comes with its reason and what to do about it.
+
+Example:
+  cocoonbox doctor --json")]
+    Doctor,
+    /// Serve boxes on this machine until Ctrl-C
+    #[command(after_long_help = "\
+The first start makes user admin, prints a one-use sign-in link (10 minutes) and signs this command line in.
+Stopping keeps all boxes; starting again finds them.
+
+Examples:
+  cocoonbox up                                  on 127.0.0.1:7420
+  cocoonbox up --data /srv/cocoonbox --listen 127.0.0.1:8000")]
+    Up(UpArgs),
+    /// Print a completion script for a shell
+    #[command(after_long_help = "\
+Examples:
+  cocoonbox completion bash > ~/.local/share/bash-completion/completions/cocoonbox
+  cocoonbox completion zsh  > ~/.zfunc/_cocoonbox")]
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the version
+    Version,
+}
+
+/// How to sign in.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+#[non_exhaustive]
+pub struct LoginArgs {
+    /// Exchange a one-use sign-in link, read from standard input or asked for
+    #[arg(long)]
+    pub link: bool,
+    /// Use a token that exists, read from standard input or asked for
+    #[arg(long)]
+    pub token: bool,
+}
+
+/// Verbs on boxes.
+#[derive(Debug, Subcommand)]
+#[non_exhaustive]
+pub enum BoxVerb {
+    /// Make a new box and start it
+    #[command(after_long_help = "\
+Example:
+  cocoonbox box create scratch")]
+    Create(CreateArgs),
+    /// List your boxes, oldest first
+    #[command(visible_alias = "list")]
+    Ls,
+    /// Show one box
+    Show(NamedArgs),
+    /// Bring a box to running: wake it, start it, or make your first one
+    #[command(after_long_help = "\
+Examples:
+  cocoonbox box ensure                          your first box; it is made where there is none
+  cocoonbox box ensure scratch")]
+    Ensure(NamedArgs),
+    /// Put a box to sleep
+    #[command(after_long_help = "\
+A sleeping box keeps its files, and its memory where the server can: processes then go on where they stood.
+With --to-disk processes end and files alone are kept.
+
+Examples:
+  cocoonbox box hibernate scratch
+  cocoonbox box hibernate --to-disk")]
+    Hibernate(HibernateArgs),
+    /// Give a box another name
+    Rename(RenameArgs),
+    /// End a box and everything in it
+    #[command(after_long_help = "\
+It asks first, by name; --yes answers beforehand. Without a terminal and without --yes nothing is ended.
+
+Examples:
+  cocoonbox box rm scratch
+  cocoonbox box rm scratch --yes")]
+    Rm(RmArgs),
+    /// Show or set when a box wakes by itself
+    #[command(after_long_help = "\
+The five fields of a cron expression: minute, hour, day of month, month, day of week.
+
+Examples:
+  cocoonbox box schedule                                        show it
+  cocoonbox box schedule --cron '0 8 * * 1-5' --time-zone Europe/Berlin --stay-up 2h
+  cocoonbox box schedule --clear")]
+    Schedule(ScheduleArgs),
+    /// Show how many boxes you have and may have
+    Usage,
+}
+
+/// A box that may be left out.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct NamedArgs {
+    /// A box's name or id [default: your first box]
+    #[arg(value_name = "BOX")]
+    pub name: Option<BoxRef>,
+}
+
+/// `box create`.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct CreateArgs {
+    /// The new box's name: 1 to 32 of a-z, 0-9, _ and -
+    pub name: BoxName,
+    /// Its image [default: the server's]
+    #[arg(long)]
+    pub image: Option<String>,
+}
+
+/// `box hibernate`.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct HibernateArgs {
+    /// A box's name or id [default: your first box]
+    #[arg(value_name = "BOX")]
+    pub name: Option<BoxRef>,
+    /// End its processes and keep its files alone
+    #[arg(long)]
+    pub to_disk: bool,
+}
+
+/// `box rename`.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct RenameArgs {
+    /// The box's present name, or its id
+    #[arg(value_name = "BOX")]
+    pub name: BoxRef,
+    /// Its new name
+    pub to: BoxName,
+}
+
+/// `box rm`.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct RmArgs {
+    /// The box's name or id
+    #[arg(value_name = "BOX")]
+    pub name: BoxRef,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+/// `box schedule`.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct ScheduleArgs {
+    /// A box's name or id [default: your first box]
+    #[arg(value_name = "BOX")]
+    pub name: Option<BoxRef>,
+    /// When it wakes, as five cron fields
+    #[arg(long, requires = "stay_up", conflicts_with = "clear")]
+    pub cron: Option<String>,
+    /// Where the clock of --cron hangs, an IANA name [default: UTC]
+    #[arg(long, requires = "cron", value_name = "ZONE")]
+    pub time_zone: Option<String>,
+    /// How long it stays up after each wake, 1m to 24h
+    #[arg(long, requires = "cron", value_name = "TIME", value_parser = stay_up)]
+    pub stay_up: Option<std::time::Duration>,
+    /// Wake it no more by itself
+    #[arg(long)]
+    pub clear: bool,
+}
+
+/// `cp`.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct CpArgs {
+    /// A path here, or BOX:PATH
+    #[arg(value_name = "SRC")]
+    pub source: OsString,
+    /// A path here, or BOX:PATH
+    #[arg(value_name = "DST")]
+    pub destination: OsString,
+}
+
+/// `up`; the binary does it.
+#[derive(Clone, Debug, Args)]
+#[non_exhaustive]
+pub struct UpArgs {
+    /// Where boxes and users are kept [default: /var/lib/cocoonbox as root, else ~/.local/share/cocoonbox]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Where to listen [default: 127.0.0.1:7420]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<std::net::SocketAddr>,
+    /// What isolates boxes: auto or bwrap [default: auto]
+    #[arg(long, value_name = "NAME")]
+    pub backend: Option<String>,
+    /// The image of new boxes [default: host]
+    #[arg(long, value_name = "IMAGE")]
+    pub default_image: Option<String>,
+    /// Let a user's box sleep after this long without a client call, such as 2h [default: 0s, never]
+    #[arg(long, value_name = "TIME")]
+    pub user_idle_hibernate: Option<String>,
+    /// Give up the memory of a sleeping box after this long, such as 24h [default: 0s, never]
+    #[arg(long, value_name = "TIME")]
+    pub freeze_to_disk_after: Option<String>,
+    /// Boxes that a user may have; administrators have no limit [default: 1]
+    #[arg(long, value_name = "N")]
+    pub max_boxes: Option<u32>,
+    /// Boxes of a user that may run at once; administrators have no limit [default: 1]
+    #[arg(long, value_name = "N")]
+    pub max_running: Option<u32>,
+    /// A file with the URL of a PostgreSQL database [default: a SQLite file in the data folder]
+    #[arg(long, value_name = "FILE")]
+    pub database_url_file: Option<PathBuf>,
+    /// The program that runs in each box [default: cocoonbox-agent beside this one]
+    #[arg(long, value_name = "FILE")]
+    pub agent: Option<PathBuf>,
+}
+
+/// The words of `rsh` as clap sees them, for help and completions; [`RshArgs`] is what they mean.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct RshWords {
+    /// See `cocoonbox rsh --help`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]
+    pub words: Vec<OsString>,
+    /// Set by [`super::parse`].
+    #[arg(skip)]
+    pub parsed: Option<RshArgs>,
+}
+
+/// Reads `90s`, `30m`, `2h`, or a mix such as `1h30m`.
+fn stay_up(text: &str) -> Result<std::time::Duration, &'static str> {
+    const WRONG: &str = "use a time such as 30m, 2h or 1h30m";
+    let mut seconds = 0_u64;
+    let mut number = None::<u64>;
+    for letter in text.chars() {
+        if let Some(digit) = letter.to_digit(10) {
+            number = Some(
+                number
+                    .unwrap_or(0)
+                    .checked_mul(10)
+                    .and_then(|n| n.checked_add(u64::from(digit)))
+                    .ok_or(WRONG)?,
+            );
+        } else {
+            let unit = match letter {
+                's' => 1,
+                'm' => 60,
+                'h' => 3600,
+                _ => return Err(WRONG),
+            };
+            seconds = number
+                .take()
+                .ok_or(WRONG)?
+                .checked_mul(unit)
+                .and_then(|n| n.checked_add(seconds))
+                .ok_or(WRONG)?;
+        }
+    }
+    if number.is_some() || text.is_empty() {
+        return Err(WRONG);
+    }
+    if (60..=24 * 3600).contains(&seconds) {
+        Ok(std::time::Duration::from_secs(seconds))
+    } else {
+        Err("use 1m to 24h")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grammar_holds_together() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_time_has_units_and_bounds() {
+        for (text, seconds) in [
+            ("90s", Some(90)),
+            ("1h30m", Some(5400)),
+            ("24h", Some(86400)),
+            ("25h", None),
+            ("5", None),
+            ("", None),
+            ("h", None),
+            ("59s", None),
+            ("99999999999999999999h", None),
+        ] {
+            assert_eq!(stay_up(text).ok().map(|time| time.as_secs()), seconds, "{text}");
+        }
+    }
+}

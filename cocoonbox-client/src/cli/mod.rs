@@ -1,0 +1,29 @@
+//! The command line's verbs: grammar, output and behaviour. A binary hands in argv, the environment and the streams.
+//!
+//! ```text
+//!  argv ─► parse ─► Cli ─► run(cli, environment, io) ─► Outcome::Exit(status)
+//!                                                    └─► Outcome::Up, Outcome::Doctor: the binary's own to do
+//! ```
+
+mod args;
+mod environment;
+mod error;
+mod parse;
+mod progress;
+mod render;
+mod rsh_args;
+mod terminal;
+mod terminfo;
+mod verb;
+
+pub use args::{
+    BoxVerb, Cli, CpArgs, CreateArgs, Global, HibernateArgs, LoginArgs, NamedArgs, RenameArgs, RmArgs,
+    ScheduleArgs, UpArgs, Verb,
+};
+pub use environment::{Environment, Io};
+pub use error::{CliError, exit};
+pub use parse::{Parsed, parse};
+pub use render::{plain, report};
+pub use rsh_args::{RshArgs, RshCommand, RshError, TtyWish};
+pub use terminal::{RawMode, Tty};
+pub use verb::{Outcome, run};

@@ -1,0 +1,220 @@
+//! `login`, `logout` and `status`.
+
+use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+
+use super::super::args::{Global, LoginArgs};
+use super::super::environment::{Environment, Io};
+use super::super::error::CliError;
+use super::super::render::{plain, table};
+use super::{print, print_json};
+use crate::{AccessToken, Client, ClientError, Endpoint, Remembered, SignInLink, TokenSource};
+
+/// The most bytes of a pasted link or token.
+const MAX_PASTE: usize = 4096;
+
+pub(super) async fn login(
+    args: &LoginArgs,
+    global: &Global,
+    environment: &Environment,
+    io: &mut Io<'_>,
+) -> Result<(), CliError> {
+    let endpoint = environment.endpoint(global)?;
+    let store = environment.store(global)?;
+    if !endpoint.is_local() {
+        let _ = writeln!(
+            io.stderr,
+            "warning: what is sent to {endpoint} is not encrypted; use a network that you trust"
+        );
+    }
+    let before = store.remembered(&endpoint)?;
+    let entry = if args.link {
+        let link = SignInLink::new(secret_of(ask("Sign-in link: ", io).await?.reveal()).to_owned());
+        let client = Client::connect(endpoint.clone(), None).await?;
+        let signed_in = client.redeem_link(&link, environment.device_name()).await.map_err(|error| match error {
+            ClientError::NotSignedIn { .. } => CliError::Refused {
+                message: "the sign-in link is unknown, used, or older than 10 minutes".to_owned(),
+                hint: Some("`cocoonbox up` prints a new link; `cocoonbox login --token` takes the token of admin-token.txt"),
+            },
+            error => error.into(),
+        })?;
+        Remembered::new(signed_in.token, TokenSource::Link).with_user(signed_in.user_name)
+    } else {
+        let pasted = ask("Token: ", io).await?;
+        if !AccessToken::is_well_formed(pasted.reveal()) {
+            return Err(CliError::Usage("this is not a token (cb_ and 64 hex digits)".to_owned()));
+        }
+        let client =
+            Client::connect(endpoint.clone(), Some(AccessToken::new(pasted.reveal().to_owned()))).await?;
+        let user = client.who_am_i().await?.user_name;
+        Remembered::new(pasted, TokenSource::Paste).with_user(user)
+    };
+    store.remember(&endpoint, &entry)?;
+    if let Some(before) = before
+        && before.source == TokenSource::Link
+        && !before.token.matches(&entry.token)
+    {
+        // the new token is stored already: an old one that cannot be ended now is in the list of devices
+        let _ = end_token(&endpoint, before.token).await;
+    }
+    let user = entry.user.unwrap_or_default();
+    if global.json {
+        return print_json(io, &json!({ "endpoint": endpoint.to_string(), "user": user }));
+    }
+    print(io, &format!("signed in to {endpoint} as {}\n", plain(&user)))
+}
+
+pub(super) async fn logout(
+    global: &Global,
+    environment: &Environment,
+    io: &mut Io<'_>,
+) -> Result<(), CliError> {
+    let endpoint = environment.endpoint(global)?;
+    let store = environment.store(global)?;
+    let Some(remembered) = store.remembered(&endpoint)? else {
+        return Err(CliError::NotSignedIn { endpoint });
+    };
+    let mut ended = false;
+    if remembered.source == TokenSource::Link {
+        match end_token(&endpoint, remembered.token).await {
+            Ok(()) => ended = true,
+            Err(error) => {
+                let _ = writeln!(
+                    io.stderr,
+                    "warning: the token could not be ended on the server: {}",
+                    plain(&error.to_string())
+                );
+            }
+        }
+    }
+    store.forget(&endpoint)?;
+    if global.json {
+        return print_json(io, &json!({ "endpoint": endpoint.to_string(), "token_ended": ended }));
+    }
+    let what = if ended { "the token is ended" } else { "the token is forgotten here and lives on" };
+    print(io, &format!("signed out of {endpoint}; {what}\n"))
+}
+
+pub(super) async fn status(
+    global: &Global,
+    environment: &Environment,
+    io: &mut Io<'_>,
+) -> Result<(), CliError> {
+    let endpoint = environment.endpoint(global)?;
+    let client = environment.client(global).await?;
+    let me = client.who_am_i().await?;
+    let usage = client.usage().await?;
+    let source = match environment.variable("COCOONBOX_TOKEN") {
+        Some(_) => "COCOONBOX_TOKEN".to_owned(),
+        None => environment
+            .store(global)?
+            .remembered(&endpoint)?
+            .map_or_else(String::new, |entry| entry.source.to_string()),
+    };
+    if global.json {
+        return print_json(
+            io,
+            &json!({
+                "endpoint": endpoint.to_string(),
+                "user": { "id": me.user_id, "name": me.user_name, "admin": me.admin },
+                "token_source": source,
+                "server_version": me.version,
+                "client_version": env!("CARGO_PKG_VERSION"),
+                "boxes": usage.boxes,
+                "running": usage.running,
+            }),
+        );
+    }
+    let mut rows = vec![
+        ("server", format!("{endpoint}, version {}", plain(&me.version))),
+        ("user", format!("{}{}", plain(&me.user_name), if me.admin { " (admin)" } else { "" })),
+        ("token", format!("from {source}")),
+        ("boxes", format!("{}, {} running", usage.boxes, usage.running)),
+    ];
+    if me.version != env!("CARGO_PKG_VERSION") {
+        rows.push(("client", format!("version {}", env!("CARGO_PKG_VERSION"))));
+    }
+    let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
+    let mut text = Vec::new();
+    table(&mut text, &rows).map_err(|source| CliError::io("the answer cannot be written", source))?;
+    print(io, &String::from_utf8_lossy(&text))
+}
+
+/// Ends a token on its server.
+async fn end_token(endpoint: &Endpoint, token: AccessToken) -> Result<(), ClientError> {
+    let client = Client::connect(endpoint.clone(), Some(token)).await?;
+    match client.devices().await?.into_iter().find(|device| device.current) {
+        Some(device) => client.revoke_device(&device.id).await,
+        None => Err(ClientError::PeerMisbehaved { what: "it does not list the device that asks" }),
+    }
+}
+
+/// Reads one secret line from standard input; a terminal is asked and does not show it.
+async fn ask(question: &str, io: &mut Io<'_>) -> Result<AccessToken, CliError> {
+    let failed = |source| CliError::io("standard input cannot be read", source);
+    let hidden = match &io.terminal {
+        None => None,
+        Some(terminal) => {
+            let hidden = terminal.without_echo().map_err(failed)?;
+            let _ = write!(io.stderr, "{question}").and_then(|()| io.stderr.flush());
+            Some(hidden)
+        }
+    };
+    let line = super::serve::unless_interrupted(read_line(io)).await;
+    if hidden.is_some() {
+        let _ = writeln!(io.stderr);
+    }
+    drop(hidden);
+    match line {
+        None => Err(CliError::Refused { message: "interrupted; nothing was changed".to_owned(), hint: None }),
+        Some(line) => {
+            let line = line.map_err(failed)?;
+            let text = line.reveal().trim();
+            if text.is_empty() {
+                return Err(CliError::Usage("standard input holds no line to sign in with".to_owned()));
+            }
+            Ok(AccessToken::new(text.to_owned()))
+        }
+    }
+}
+
+/// Reads to the first line break or the end, at most [`MAX_PASTE`] bytes.
+pub(super) async fn read_line(io: &mut Io<'_>) -> std::io::Result<AccessToken> {
+    let mut line = Vec::with_capacity(MAX_PASTE);
+    loop {
+        let byte = match io.stdin.read_u8().await {
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(error),
+            Ok(b'\n') => break,
+            Ok(byte) => byte,
+        };
+        if line.len() == MAX_PASTE {
+            return Err(std::io::Error::other("the line is too long"));
+        }
+        line.push(byte);
+    }
+    String::from_utf8(line).map(AccessToken::new).map_err(|_| std::io::Error::other("the line is not text"))
+}
+
+/// Returns the secret part of a sign-in link: what follows the last `/`, `#`, `?` or `=`.
+fn secret_of(link: &str) -> &str {
+    link.rsplit(['/', '#', '?', '=']).next().unwrap_or(link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_links_secret_is_its_last_part() {
+        for link in [
+            "abc",
+            "http://h:1/cb/link/abc",
+            "http://h/cb/#abc",
+            "http://h/cb/?link=abc",
+            "http://h/#link=abc",
+        ] {
+            assert_eq!(secret_of(link), "abc", "{link}");
+        }
+    }
+}
