@@ -1,0 +1,172 @@
+//! The first process of a box.
+
+mod agent;
+mod channel;
+mod door;
+mod exec;
+mod files;
+mod process;
+mod relay;
+mod upload;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cocoonbox_core::Retry;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use super::children::Children;
+use crate::base::Base;
+use process::Table;
+
+/// The most connections of the guest channel at a time; more wait.
+const MAX_CONNECTIONS: usize = 1024;
+
+/// How long programs have between SIGTERM and SIGKILL when the box ends.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// What the first process needs.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct InitOptions {
+    /// The guest channel, listening.
+    pub channel: std::os::unix::net::UnixListener,
+    /// What programs start with.
+    pub base: Base,
+    /// The socket behind the doors, when doors are bound.
+    pub door_socket: Option<PathBuf>,
+    /// Where the agent listens, and how it is started when someone comes.
+    pub agent: Option<(SocketAddr, Command)>,
+    /// Whether this is the first process of its pid namespace: it reaps orphans, and ends all when it ends.
+    pub first: bool,
+}
+
+impl InitOptions {
+    /// Makes options with what every guest has.
+    pub fn new(channel: std::os::unix::net::UnixListener, base: Base) -> Self {
+        Self { channel, base, door_socket: None, agent: None, first: false }
+    }
+}
+
+/// The first process cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InitError {
+    /// The guest channel cannot be served.
+    #[error("the guest channel cannot be served")]
+    Channel(#[source] io::Error),
+    /// Signals cannot be received.
+    #[error("signals cannot be received")]
+    Signals(#[source] io::Error),
+    /// An address in the box is taken or missing.
+    #[error("{address} cannot be listened on")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl InitError {
+    /// Tells what a caller may do.
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::Channel(_) | Self::Signals(_) | Self::Listen { .. } => Retry::Never,
+        }
+    }
+}
+
+/// What all connections of the guest channel share.
+#[derive(Debug)]
+struct Guest {
+    base: Base,
+    children: Children,
+    table: Table,
+    started: Instant,
+}
+
+/// Serves the guest channel until SIGTERM or SIGINT, then ends what it started.
+///
+/// # Errors
+/// Any of [`InitError`], before the first connection is served.
+pub async fn run(options: InitOptions) -> Result<(), InitError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(InitError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(InitError::Signals)?;
+    let children = Children::default();
+    tokio::spawn(children.clone().reap(Children::listen().map_err(InitError::Signals)?, options.first));
+
+    options.channel.set_nonblocking(true).map_err(InitError::Channel)?;
+    let channel = UnixListener::from_std(options.channel).map_err(InitError::Channel)?;
+    if let Some(socket) = options.door_socket {
+        door::open(&socket).await?;
+    }
+    if let Some((address, command)) = options.agent {
+        agent::watch(address, command, options.base.clone(), children.clone())?;
+    }
+    let guest = Arc::new(Guest {
+        base: options.base,
+        children: children.clone(),
+        table: Table::default(),
+        started: Instant::now(),
+    });
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let accepted = async {
+            let place = places.clone().acquire_owned().await;
+            (channel.accept().await, place)
+        };
+        tokio::select! {
+            (accepted, place) = accepted => match accepted {
+                Ok((stream, _)) => {
+                    let guest = guest.clone();
+                    tokio::spawn(async move {
+                        channel::serve(stream, guest).await;
+                        drop(place);
+                    });
+                }
+                // out of descriptors, or the peer left: neither may end the box
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            },
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    end(&children, options.first).await;
+    Ok(())
+}
+
+/// Ends what runs: SIGTERM, and SIGKILL to what is left after the grace.
+async fn end(children: &Children, first: bool) {
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
+        for pid in children.pids() {
+            let _ = rustix::process::kill_process_group(pid, signal);
+        }
+        if first {
+            // everything in the namespace but this process
+            let _ = nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(-1),
+                nix::sys::signal::Signal::try_from(signal.as_raw()).ok(),
+            );
+        }
+        let gone = async {
+            while children.count() > 0 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if timeout(GRACE, gone).await.is_ok() && !first {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,5 @@
+//! What runs: the only part of this crate that spawns tasks, sleeps and reads clocks.
+
+mod children;
+mod ends;
+pub(crate) mod init;
