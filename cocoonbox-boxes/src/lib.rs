@@ -1,1 +1,21 @@
-//! placeholder
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod caller;
+#[cfg(feature = "grpc")]
+pub mod edge;
+mod engine;
+mod error;
+#[cfg(feature = "grpc")]
+pub mod grpc;
+pub mod store;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
+
+pub use caller::Caller;
+pub use cocoonbox_core::machine::Limits;
+pub use engine::{
+    BeforeSleep, CallUse, Confirm, Engine, EngineConfig, Hold, IdempotencyKey, OpenCall, OperationEvents,
+    Page, Reconciled, Started, UsageCount,
+};
+pub use error::EngineError;

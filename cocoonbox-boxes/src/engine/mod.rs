@@ -1,0 +1,140 @@
+//! The engine: decides over stored boxes, and lets the backend do what was decided.
+
+mod call;
+mod config;
+mod effect;
+mod hold;
+mod key;
+mod notice;
+mod reconcile;
+mod schedule;
+mod serve;
+mod tick;
+mod verb;
+mod watch;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use async_trait::async_trait;
+use cocoonbox_core::backend::SandboxBackend;
+use cocoonbox_core::machine::Fresh;
+use cocoonbox_core::{BoxId, BoxName, Clock, Entropy, OperationId, WakeId};
+
+#[cfg(feature = "grpc")]
+pub(crate) use call::check;
+pub use call::{CallUse, OpenCall};
+pub use config::EngineConfig;
+pub use hold::Hold;
+pub use key::IdempotencyKey;
+pub use reconcile::Reconciled;
+pub use verb::{Confirm, Page, Started, UsageCount};
+pub use watch::OperationEvents;
+
+use crate::EngineError;
+use crate::store::{BoxStore, Owned, Stored};
+
+/// Told before a box's sandbox is put to sleep or released, so that what is pooled for it can be closed.
+///
+/// # Behavior
+/// - It is told once the sleep is decided and before the backend does anything; the engine waits for the answer.
+/// - It may be told again for the same wake, when a sleep failed and is tried again.
+#[async_trait]
+pub trait BeforeSleep: fmt::Debug + Send + Sync + 'static {
+    /// Closes what is open into `box_id` in `wake_id`.
+    async fn box_sleeps(&self, box_id: &BoxId, wake_id: &WakeId);
+}
+
+/// The engine; clones share one.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    store: Arc<dyn BoxStore>,
+    backend: Arc<dyn SandboxBackend>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    config: EngineConfig,
+    notices: notice::Notices,
+    holds: Arc<hold::Holds>,
+    hooks: RwLock<Vec<Arc<dyn BeforeSleep>>>,
+    /// The boxes that a task of this process works on.
+    at_work: Mutex<HashSet<BoxId>>,
+    work: tokio_util::task::TaskTracker,
+}
+
+impl Engine {
+    /// Puts an engine together; [`start`](Self::start) must end before anything is asked of it.
+    pub fn new(
+        store: Arc<dyn BoxStore>,
+        backend: Arc<dyn SandboxBackend>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        config: EngineConfig,
+    ) -> Self {
+        let holds = hold::Holds::new(Arc::clone(&clock));
+        let inner = Inner {
+            store,
+            backend,
+            clock,
+            entropy,
+            config,
+            notices: notice::Notices::default(),
+            holds,
+            hooks: RwLock::default(),
+            at_work: Mutex::default(),
+            work: tokio_util::task::TaskTracker::new(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Adds somebody to be told before a box sleeps.
+    pub fn with_before_sleep(self, hook: Arc<dyn BeforeSleep>) -> Self {
+        self.inner.hooks.write().unwrap_or_else(PoisonError::into_inner).push(hook);
+        self
+    }
+
+    /// Returns the engine's settings.
+    pub fn config(&self) -> &EngineConfig {
+        &self.inner.config
+    }
+
+    /// Returns what the backend can do.
+    pub fn capabilities(&self) -> cocoonbox_core::backend::Capabilities {
+        self.inner.backend.capabilities()
+    }
+}
+
+impl Inner {
+    fn fresh(&self) -> Result<Fresh, EngineError> {
+        Ok(Fresh {
+            operation: OperationId::random(self.entropy.as_ref())?,
+            wake: WakeId::random(self.entropy.as_ref())?,
+        })
+    }
+
+    fn at_work(&self, id: &BoxId) -> bool {
+        self.at_work.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+}
+
+/// Finds the box that `hint` names among `owned`: an id, a name, or nothing for the first.
+fn pick<'a>(owned: &'a Owned, hint: &str) -> Result<&'a Stored, EngineError> {
+    if hint.is_empty() {
+        let none = || EngineError::NotFound { what: "box yet: ensure one to make it".to_owned() };
+        return owned.boxes.first().ok_or_else(none);
+    }
+    let found = if let Ok(id) = hint.parse::<BoxId>() {
+        owned.boxes.iter().find(|stored| stored.record.id == id)
+    } else {
+        let name = hint
+            .parse::<BoxName>()
+            .map_err(|error| EngineError::Invalid { field: "box", reason: error.rule.to_owned() })?;
+        owned.boxes.iter().find(|stored| stored.record.name == name)
+    };
+    found.ok_or_else(|| EngineError::NotFound { what: format!("box {hint}") })
+}

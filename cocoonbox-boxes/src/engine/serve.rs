@@ -1,0 +1,212 @@
+//! The part that spawns and waits: operations that go on when their caller does not, and the clock's minute.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use cocoonbox_core::machine::{Command, Decision, Effect, FailureKind, Fresh, Look, Refusal, Write, decide};
+use cocoonbox_core::{BoxId, OperationId};
+use futures::StreamExt as _;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::reconcile::Pending;
+use super::{Engine, Inner, effect};
+use crate::EngineError;
+use crate::store::{Hint, StoreError};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+impl Engine {
+    /// Keeps the clock until `shutdown`, then waits for the operations that are under way.
+    pub async fn serve(&self, shutdown: CancellationToken) {
+        let mut minutes = interval(MINUTE);
+        minutes.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                _ = minutes.tick() => {}
+            }
+            if let Err(error) = self.tick().await {
+                tracing::warn!(error = effect::text(&error), "the minute's look at the boxes was cut short");
+            }
+        }
+        self.drained().await;
+    }
+
+    /// Waits until no operation of this process is under way.
+    pub async fn drained(&self) {
+        let work = &self.inner.work;
+        work.close();
+        work.wait().await;
+        work.reopen();
+    }
+}
+
+/// Runs `future` to its end, whether or not the caller waits for it.
+pub(super) async fn run_on<T: Send + 'static>(
+    inner: &Arc<Inner>,
+    future: impl Future<Output = Result<T, EngineError>> + Send + 'static,
+) -> Result<T, EngineError> {
+    match inner.work.spawn(future).await {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // the runtime is ending
+        Err(_) => Err(EngineError::Contended),
+    }
+}
+
+/// Hears the store's hints for as long as the engine lives.
+pub(super) async fn listen(inner: &Arc<Inner>) -> Result<(), EngineError> {
+    let mut hints = inner.store.hints().await?;
+    let inner: Weak<Inner> = Arc::downgrade(inner);
+    tokio::spawn(async move {
+        while let Some(hint) = hints.next().await {
+            let Some(inner) = inner.upgrade() else { return };
+            match hint {
+                Hint::Box(id) => inner.notices.tell(&id),
+                Hint::All => inner.notices.tell_all(),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Sets a task to work on what was decided.
+pub(super) fn work(inner: &Arc<Inner>, id: &BoxId, decision: &Decision) {
+    if decision.effects.is_empty() {
+        return;
+    }
+    let (task, id, decision) = (Arc::clone(inner), id.clone(), decision.clone());
+    inner.work.spawn(async move { carry_out(&task, &id, &decision).await });
+}
+
+struct AtWork<'a>(&'a Inner, &'a BoxId);
+
+impl<'a> AtWork<'a> {
+    fn new(inner: &'a Inner, id: &'a BoxId) -> Self {
+        inner.at_work.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone());
+        Self(inner, id)
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.at_work.lock().unwrap_or_else(PoisonError::into_inner).remove(self.1);
+    }
+}
+
+/// Performs effects, and those that follow from them, until none is left.
+pub(super) async fn carry_out(inner: &Arc<Inner>, id: &BoxId, decision: &Decision) {
+    let _at_work = AtWork::new(inner, id);
+    let mut queue = VecDeque::new();
+    enqueue(&mut queue, decision);
+    while let Some((operation, effect)) = queue.pop_front() {
+        if let Some(command) = outcome(inner, id, operation, effect).await
+            && let Some(next) = conclude(inner, id, command).await
+        {
+            enqueue(&mut queue, &next);
+        }
+    }
+}
+
+fn enqueue(queue: &mut VecDeque<(Option<OperationId>, Effect)>, decision: &Decision) {
+    queue.extend(decision.effects.iter().map(|effect| (decision.operation.clone(), effect.clone())));
+}
+
+/// Performs one effect in a task of its own, so that a backend that panics fails one operation and no more.
+async fn outcome(
+    inner: &Arc<Inner>,
+    id: &BoxId,
+    operation: Option<OperationId>,
+    effect: Effect,
+) -> Option<Command> {
+    let mut pause = Pause::default();
+    let (record, fresh) = loop {
+        match (inner.store.load(id).await, inner.fresh()) {
+            (Ok(Some(stored)), Ok(fresh)) => break (stored.record, fresh),
+            (Ok(None), _) => return None,
+            (Err(error), _) => pause.after(id, &error).await,
+            (_, Err(error)) => pause.after(id, &error).await,
+        }
+    };
+    let (task, for_task, again) = (Arc::clone(inner), operation.clone(), fresh.clone());
+    let performed =
+        tokio::spawn(async move { task.perform(&record, for_task.as_ref(), effect, again).await }).await;
+    match performed {
+        Ok(command) => command,
+        Err(error) if error.is_panic() => {
+            tracing::error!(box_id = %id, "the backend panicked");
+            Some(panicked(inner, id, operation?, fresh).await)
+        }
+        Err(_) => None,
+    }
+}
+
+async fn panicked(inner: &Inner, id: &BoxId, operation: OperationId, fresh: Fresh) -> Command {
+    let look = inner.look(id).await.map_or(Look::Unknown, Look::Seen);
+    let reason = "the backend broke down: see the server's log".to_owned();
+    Command::EffectFailed { operation, kind: FailureKind::Broken, reason, look, fresh }
+}
+
+/// Decides on an outcome and writes it, for as long as that takes: an outcome must not be lost while we live.
+async fn conclude(inner: &Inner, id: &BoxId, command: Command) -> Option<Decision> {
+    let mut pause = Pause::default();
+    loop {
+        let stored = match inner.store.load(id).await {
+            Ok(Some(stored)) => stored,
+            Ok(None) => {
+                inner.notices.tell(id);
+                return None;
+            }
+            Err(error) => {
+                pause.after(id, &error).await;
+                continue;
+            }
+        };
+        let now = inner.clock.now();
+        match decide(Some(&stored.record), command.clone(), now) {
+            Ok(decision) if decision.write == Write::Keep => {
+                inner.notices.tell(id);
+                return Some(decision);
+            }
+            Ok(decision) => {
+                let change = inner.change(&stored.record.owner, id, Some(&stored), &decision, now);
+                match inner.store.commit(change).await {
+                    Ok(_) => {
+                        inner.notices.tell(id);
+                        if decision.write == Write::Remove {
+                            inner.holds.forget(id);
+                        }
+                        return Some(decision);
+                    }
+                    Err(StoreError::Conflict { .. }) => {}
+                    Err(error) => pause.after(id, &error).await,
+                }
+            }
+            // somebody took the operation for cut off, or it was written although we were told it might not be
+            Err(Refusal::Stale { .. }) if stored.record.pending.is_none() => {
+                match inner.compare(id, Pending::AtWork).await {
+                    Ok(decision) => return decision,
+                    Err(error) => pause.after(id, &error).await,
+                }
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Longer and longer pauses.
+#[derive(Debug, Default)]
+struct Pause(Option<Duration>);
+
+impl Pause {
+    async fn after(&mut self, id: &BoxId, error: &(dyn std::error::Error + Sync)) {
+        let pause = self.0.unwrap_or(FIRST_PAUSE);
+        tracing::warn!(box_id = %id, error = effect::text(error), "trying again in {pause:?}");
+        sleep(pause).await;
+        self.0 = Some((pause * 2).min(LONGEST_PAUSE));
+    }
+}

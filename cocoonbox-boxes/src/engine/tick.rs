@@ -1,0 +1,121 @@
+//! What goes by the clock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cocoonbox_core::machine::{Command, Tally, Write, decide};
+use cocoonbox_core::{BoxId, Timestamp};
+
+use super::reconcile::{PAGE, Pending};
+use super::{Engine, Inner, effect, schedule, serve};
+use crate::EngineError;
+use crate::store::{KEY_LIFETIME, StoreError, Stored};
+
+/// An operation this old that nobody in this process works on was cut off.
+const ABANDONED: Duration = Duration::from_secs(15 * 60);
+
+/// How far the stored time of use may lag behind.
+pub(super) const USE_LAG: Duration = Duration::from_secs(15);
+
+impl Engine {
+    /// Looks once at every box: unused ones go to sleep, scheduled ones wake and sleep, memory kept too long goes to
+    /// disk, and what could not be settled is tried again. Called once a minute while the engine is served.
+    ///
+    /// # Errors
+    /// [`EngineError::Store`]; what fails on one box is logged and tried again at the next look.
+    pub async fn tick(&self) -> Result<(), EngineError> {
+        let inner = &self.inner;
+        let mut after: Option<BoxId> = None;
+        loop {
+            let page = inner.store.page(after.as_ref(), PAGE).await?;
+            for stored in &page {
+                if let Err(error) = inner.tick_one(stored).await {
+                    tracing::warn!(box_id = %stored.record.id, error = effect::text(&error), "a box's clock was not kept");
+                }
+            }
+            after = page.last().map(|last| last.record.id.clone());
+            if page.len() < PAGE as usize {
+                break;
+            }
+        }
+        let now = inner.clock.now();
+        let day = i64::try_from(KEY_LIFETIME.as_micros()).unwrap_or(i64::MAX);
+        inner.store.prune(Timestamp::from_micros(now.micros().saturating_sub(day))).await?;
+        Ok(())
+    }
+}
+
+impl Inner {
+    async fn tick_one(self: &Arc<Self>, stored: &Stored) -> Result<(), EngineError> {
+        let record = &stored.record;
+        let now = self.clock.now();
+        if let Some(pending) = &record.pending {
+            if !self.at_work(&record.id) && now.since(pending.started_at) >= ABANDONED {
+                tracing::warn!(box_id = %record.id, operation = %pending.operation, "taking up an operation that nobody works on");
+                if let Some(decision) = self.compare(&record.id, Pending::CutOff).await? {
+                    serve::work(self, &record.id, &decision);
+                }
+            }
+            return Ok(());
+        }
+        if record.unsettled {
+            return self.settle(&record.id).await;
+        }
+        let (held, used_at) = self.holds.of(&record.id);
+        if held {
+            // other processes on the same store see the box used, too
+            self.touch(&record.id).await?;
+        }
+        let due = record.schedule.as_ref().filter(|schedule| schedule.next_at.is_some_and(|at| at <= now));
+        let next_at = due.and_then(|schedule| schedule::next_after(schedule, now));
+        let (tally, admissions) = if due.is_some() {
+            let owned = self.store.owned(&record.owner).await?;
+            let others =
+                owned.boxes.iter().map(|stored| &stored.record).filter(|other| other.id != record.id);
+            (Tally::of(others), owned.admissions)
+        } else {
+            (Tally::default(), 0)
+        };
+        // read again: a call may have touched the box since the page was read
+        let Some(stored) = self.store.load(&record.id).await? else { return Ok(()) };
+        let command =
+            Command::Tick { rules: self.config.rules(), held, used_at, next_at, tally, fresh: self.fresh()? };
+        let decision = decide(Some(&stored.record), command, now)?;
+        if decision.write == Write::Keep {
+            return Ok(());
+        }
+        let mut change = self.change(&stored.record.owner, &stored.record.id, Some(&stored), &decision, now);
+        if decision.admits {
+            change = change.with_admits(admissions);
+        }
+        match self.store.commit(change).await {
+            Ok(_) => {
+                self.notices.tell(&stored.record.id);
+                serve::work(self, &stored.record.id, &decision);
+                Ok(())
+            }
+            // somebody uses the box: the next look decides anew
+            Err(StoreError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes that the box is used, unless that was written a moment ago.
+    pub(super) async fn touch(&self, id: &BoxId) -> Result<(), EngineError> {
+        loop {
+            let Some(stored) = self.store.load(id).await? else { return Ok(()) };
+            let now = self.clock.now();
+            let recent = |at: Timestamp| at <= now && now.since(at) < USE_LAG;
+            if stored.record.last_used_at.is_some_and(recent) {
+                return Ok(());
+            }
+            let decision = decide(Some(&stored.record), Command::Used, now)?;
+            let change = self.change(&stored.record.owner, id, Some(&stored), &decision, now);
+            match self.store.commit(change).await {
+                Ok(_) => return Ok(()),
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

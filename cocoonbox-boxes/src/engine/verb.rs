@@ -1,0 +1,421 @@
+//! What a person asks for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cocoonbox_core::backend::HibernateTo;
+use cocoonbox_core::machine::{
+    BoxRecord, Command, Decision, Fresh, Limits, NewBox, Refusal, Tally, Write, decide,
+};
+use cocoonbox_core::{BoxId, BoxName, ImageName, OperationId, Timestamp, UserId};
+
+use super::{Engine, IdempotencyKey, Inner, pick, schedule, serve};
+use crate::EngineError;
+use crate::store::{Change, Expect, KEY_LIFETIME, KeyedAnswer, Operation, Owned, StoreError, Stored};
+
+/// Times a decision is made anew because somebody else wrote first.
+const MAX_TURNS: u32 = 64;
+
+/// What a verb began.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Started {
+    /// Which box.
+    pub box_id: BoxId,
+    /// The box as it stands now; none when it is gone.
+    pub record: Option<BoxRecord>,
+    /// The operation that was begun or joined; none when nothing was to be done.
+    pub operation: Option<OperationId>,
+}
+
+/// One page of a user's boxes.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Page {
+    /// The boxes, oldest first.
+    pub boxes: Vec<BoxRecord>,
+    /// The box to go on after; none on the last page.
+    pub next: Option<BoxId>,
+}
+
+/// How much a user uses, of how much.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct UsageCount {
+    /// What there is.
+    pub tally: Tally,
+    /// What there may be.
+    pub limits: Limits,
+}
+
+/// A decision that is about to be made: on which box, and with which command.
+struct Plan {
+    stored: Option<Stored>,
+    box_id: BoxId,
+    command: Command,
+}
+
+type Planner = Box<dyn Fn(&Inner, &Owned, Fresh) -> Result<Plan, EngineError> + Send + Sync>;
+
+impl Engine {
+    /// Makes a box and starts it; without a name it is called `main`.
+    ///
+    /// # Errors
+    /// [`EngineError::NameTaken`], [`EngineError::TooManyBoxes`], [`EngineError::TooManyRunning`],
+    /// [`EngineError::KeyReused`].
+    pub async fn create(
+        &self,
+        owner: &UserId,
+        limits: Limits,
+        name: Option<BoxName>,
+        image: Option<ImageName>,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Started, EngineError> {
+        let name = name.unwrap_or_else(BoxName::first);
+        let image = image.unwrap_or_else(|| self.inner.config.default_image.clone());
+        let request = format!("create {name} {image}");
+        let owned_by = owner.clone();
+        let plan = move |inner: &Inner, owned: &Owned, fresh: Fresh| {
+            if owned.boxes.iter().any(|stored| stored.record.name == name) {
+                return Err(EngineError::NameTaken { name: name.clone() });
+            }
+            inner.plan_create(&owned_by, limits, name.clone(), image.clone(), owned, fresh)
+        };
+        self.begin(owner, key, request, Box::new(plan)).await
+    }
+
+    /// Brings a box to running: wakes it, starts it, or makes the user's first. `hint` is an id, a name, or empty for
+    /// the first box.
+    ///
+    /// # Errors
+    /// [`EngineError::NotFound`], [`EngineError::TooManyBoxes`], [`EngineError::TooManyRunning`],
+    /// [`EngineError::KeyReused`].
+    pub async fn ensure(
+        &self,
+        owner: &UserId,
+        limits: Limits,
+        hint: &str,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Started, EngineError> {
+        let (hint, owned_by) = (hint.to_owned(), owner.clone());
+        let request = format!("ensure {hint}");
+        let plan = move |inner: &Inner, owned: &Owned, fresh: Fresh| {
+            if owned.boxes.is_empty() && hint.is_empty() {
+                let image = inner.config.default_image.clone();
+                return inner.plan_create(&owned_by, limits, BoxName::first(), image, owned, fresh);
+            }
+            let stored = pick(owned, &hint)?.clone();
+            let tally = tally_without(owned, &stored.record.id);
+            Ok(Plan {
+                box_id: stored.record.id.clone(),
+                stored: Some(stored),
+                command: Command::Ensure { fresh, tally, limits },
+            })
+        };
+        self.begin(owner, key, request, Box::new(plan)).await
+    }
+
+    /// Returns a box; none when `hint` is empty and the user has no box yet.
+    ///
+    /// # Errors
+    /// [`EngineError::NotFound`].
+    pub async fn get(&self, owner: &UserId, hint: &str) -> Result<Option<BoxRecord>, EngineError> {
+        let owned = self.inner.store.owned(owner).await?;
+        if hint.is_empty() && owned.boxes.is_empty() {
+            return Ok(None);
+        }
+        pick(&owned, hint).map(|stored| Some(stored.record.clone()))
+    }
+
+    /// Returns at most `limit` of a user's boxes, oldest first, after the box `after`.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] when `after` is no box of the user's.
+    pub async fn list(
+        &self,
+        owner: &UserId,
+        after: Option<&BoxId>,
+        limit: usize,
+    ) -> Result<Page, EngineError> {
+        let owned = self.inner.store.owned(owner).await?;
+        let start = match after {
+            None => 0,
+            Some(after) => {
+                let at = owned.boxes.iter().position(|stored| stored.record.id == *after);
+                let gone = || EngineError::Invalid {
+                    field: "page_token",
+                    reason: "the box it goes on after is gone: start again without it".to_owned(),
+                };
+                at.ok_or_else(gone)? + 1
+            }
+        };
+        let all = owned.boxes.len();
+        let boxes: Vec<_> =
+            owned.boxes.into_iter().skip(start).take(limit).map(|stored| stored.record).collect();
+        let more = start + boxes.len() < all;
+        let next = if more { boxes.last().map(|last| last.id.clone()) } else { None };
+        Ok(Page { boxes, next })
+    }
+
+    /// Puts a running box to sleep, or takes the memory of a sleeping one.
+    ///
+    /// # Errors
+    /// [`EngineError::NotFound`], [`EngineError::WrongState`], [`EngineError::KeyReused`].
+    pub async fn hibernate(
+        &self,
+        owner: &UserId,
+        hint: &str,
+        to: HibernateTo,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Started, EngineError> {
+        let request = format!("hibernate {to:?} {hint}");
+        self.on_one(owner, hint, key, request, move |fresh, _| {
+            Ok(Command::Hibernate { to, operation: fresh.operation })
+        })
+        .await
+    }
+
+    /// Gives a box another name, which its host name follows at the next wake.
+    ///
+    /// # Errors
+    /// [`EngineError::NotFound`], [`EngineError::NameTaken`].
+    pub async fn rename(&self, owner: &UserId, hint: &str, name: BoxName) -> Result<BoxRecord, EngineError> {
+        let started = self
+            .on_one(owner, hint, None, String::new(), move |_, _| Ok(Command::Rename { name: name.clone() }))
+            .await?;
+        started.record.ok_or(EngineError::Contended)
+    }
+
+    /// Ends a box and everything in it; it must be named and confirmed.
+    ///
+    /// # Errors
+    /// [`EngineError::Unconfirmed`], [`EngineError::NotFound`], [`EngineError::KeyReused`].
+    pub async fn delete(
+        &self,
+        owner: &UserId,
+        hint: &str,
+        confirm: Confirm,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Started, EngineError> {
+        if hint.is_empty() || confirm == Confirm::No {
+            return Err(EngineError::Unconfirmed);
+        }
+        let request = format!("delete {hint}");
+        self.on_one(owner, hint, key, request, |fresh, _| Ok(Command::Delete { operation: fresh.operation }))
+            .await
+    }
+
+    /// Sets when a box wakes by itself; an empty `cron` clears it, an empty `time_zone` is UTC.
+    ///
+    /// # Errors
+    /// [`EngineError::NotFound`], [`EngineError::Invalid`].
+    pub async fn set_schedule(
+        &self,
+        owner: &UserId,
+        hint: &str,
+        cron: &str,
+        time_zone: &str,
+        stay_up: Duration,
+    ) -> Result<BoxRecord, EngineError> {
+        let schedule = if cron.trim().is_empty() {
+            None
+        } else {
+            Some(schedule::read(cron, time_zone, stay_up, self.inner.clock.now())?)
+        };
+        let command = move |_, _: Timestamp| Ok(Command::SetSchedule { schedule: schedule.clone() });
+        let started = self.on_one(owner, hint, None, String::new(), command).await?;
+        started.record.ok_or(EngineError::Contended)
+    }
+
+    /// Returns how much a user uses.
+    ///
+    /// # Errors
+    /// [`EngineError::Store`].
+    pub async fn usage(&self, owner: &UserId, limits: Limits) -> Result<UsageCount, EngineError> {
+        let owned = self.inner.store.owned(owner).await?;
+        Ok(UsageCount { tally: Tally::of(owned.boxes.iter().map(|stored| &stored.record)), limits })
+    }
+
+    async fn on_one(
+        &self,
+        owner: &UserId,
+        hint: &str,
+        key: Option<IdempotencyKey>,
+        request: String,
+        command: impl Fn(Fresh, Timestamp) -> Result<Command, EngineError> + Send + Sync + 'static,
+    ) -> Result<Started, EngineError> {
+        let hint = hint.to_owned();
+        let plan = move |inner: &Inner, owned: &Owned, fresh: Fresh| {
+            let stored = pick(owned, &hint)?.clone();
+            let command = command(fresh, inner.clock.now())?;
+            Ok(Plan { box_id: stored.record.id.clone(), stored: Some(stored), command })
+        };
+        self.begin(owner, key, request, Box::new(plan)).await
+    }
+
+    /// Decides, writes and sets to work, in a task that goes on when the caller does not.
+    async fn begin(
+        &self,
+        owner: &UserId,
+        key: Option<IdempotencyKey>,
+        request: String,
+        plan: Planner,
+    ) -> Result<Started, EngineError> {
+        let (inner, owner) = (Arc::clone(&self.inner), owner.clone());
+        serve::run_on(
+            &self.inner,
+            async move { inner.begin(&owner, key.map(|key| (key, request)), plan).await },
+        )
+        .await
+    }
+}
+
+/// Whether a step that cannot be undone is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "it is meant or it is not")]
+pub enum Confirm {
+    /// It is.
+    Yes,
+    /// Nobody said so.
+    No,
+}
+
+fn tally_without(owned: &Owned, id: &BoxId) -> Tally {
+    Tally::of(owned.boxes.iter().map(|stored| &stored.record).filter(|record| record.id != *id))
+}
+
+impl Inner {
+    fn plan_create(
+        &self,
+        owner: &UserId,
+        limits: Limits,
+        name: BoxName,
+        image: ImageName,
+        owned: &Owned,
+        fresh: Fresh,
+    ) -> Result<Plan, EngineError> {
+        let id = BoxId::random(self.entropy.as_ref())?;
+        let tally = Tally::of(owned.boxes.iter().map(|stored| &stored.record));
+        let new = NewBox { id: id.clone(), owner: owner.clone(), name, image };
+        Ok(Plan { stored: None, box_id: id, command: Command::Create { new, fresh, tally, limits } })
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        owner: &UserId,
+        key: Option<(IdempotencyKey, String)>,
+        plan: Planner,
+    ) -> Result<Started, EngineError> {
+        let mut turns = 0;
+        while turns < MAX_TURNS {
+            if let Some((key, request)) = &key
+                && let Some(answer) = self.answered(owner, key, request).await?
+            {
+                return Ok(answer);
+            }
+            let owned = self.store.owned(owner).await?;
+            let Plan { stored, box_id, command } = plan(self, &owned, self.fresh()?)?;
+            if stored
+                .as_ref()
+                .is_some_and(|stored| stored.record.unsettled && stored.record.pending.is_none())
+            {
+                self.settle(&box_id).await?;
+                turns += 1;
+                continue;
+            }
+            let now = self.clock.now();
+            let before = stored.as_ref().map(|stored| &stored.record);
+            let decision = match decide(before, command, now) {
+                Ok(decision) => decision,
+                Err(Refusal::Busy { operation }) => {
+                    self.wait_end(&box_id, &operation).await?;
+                    continue;
+                }
+                Err(refusal) => return Err(refusal.into()),
+            };
+            let started = Started {
+                box_id: box_id.clone(),
+                record: decision.record(before).cloned(),
+                operation: decision.operation.clone(),
+            };
+            if decision.write == Write::Keep && key.is_none() {
+                return Ok(started);
+            }
+            let mut change = self.change(owner, &box_id, stored.as_ref(), &decision, now);
+            if decision.admits {
+                change = change.with_admits(owned.admissions);
+            }
+            if let Some((key, request)) = &key {
+                change = change.with_key(KeyedAnswer::new(
+                    owner.clone(),
+                    key.as_str().to_owned(),
+                    request.clone(),
+                    box_id.clone(),
+                    decision.operation.clone(),
+                    now,
+                ));
+            }
+            match self.store.commit(change).await {
+                Ok(_) => {}
+                Err(StoreError::Conflict { .. } | StoreError::KeyTaken) => {
+                    turns += 1;
+                    continue;
+                }
+                Err(error @ StoreError::Unknown { .. }) => {
+                    // an operation that was written and that nobody works on would hold the box
+                    let held = self.store.load(&box_id).await?;
+                    let ours = held.and_then(|held| held.record.pending).map(|pending| pending.operation);
+                    if decision.begins.is_none() || ours != decision.operation {
+                        return Err(error.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.notices.tell(&box_id);
+            serve::work(self, &box_id, &decision);
+            return Ok(started);
+        }
+        Err(EngineError::Contended)
+    }
+
+    /// Returns what the same request was answered before.
+    async fn answered(
+        &self,
+        owner: &UserId,
+        key: &IdempotencyKey,
+        request: &str,
+    ) -> Result<Option<Started>, EngineError> {
+        let now = self.clock.now();
+        let since = Timestamp::from_micros(now.micros().saturating_sub(KEY_LIFETIME.as_micros() as i64));
+        let Some(answer) = self.store.keyed(owner, key.as_str(), since).await? else { return Ok(None) };
+        if answer.request != request {
+            return Err(EngineError::KeyReused);
+        }
+        let record = self.store.load(&answer.box_id).await?.map(|stored| stored.record);
+        Ok(Some(Started { box_id: answer.box_id, record, operation: answer.operation }))
+    }
+
+    /// Spells a decision as a change of the store.
+    pub(super) fn change(
+        &self,
+        owner: &UserId,
+        box_id: &BoxId,
+        stored: Option<&Stored>,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> Change {
+        let expect = stored.map_or(Expect::Absent, |stored| Expect::Revision(stored.revision));
+        let mut change = Change::new(box_id.clone(), owner.clone(), expect, decision.write.clone())
+            .with_events(decision.events.clone());
+        if let (Some(verb), Some(operation)) = (decision.begins, &decision.operation) {
+            change = change.with_operation(Operation::new(
+                operation.clone(),
+                box_id.clone(),
+                owner.clone(),
+                verb,
+                now,
+            ));
+        }
+        change
+    }
+}

@@ -1,0 +1,114 @@
+//! Following an operation from its first event to its last.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use cocoonbox_core::machine::OperationEvent;
+use cocoonbox_core::{BoxId, OperationId, UserId};
+use futures::Stream;
+
+use super::{Engine, Inner};
+use crate::EngineError;
+
+/// An operation's events, in their order, to its last.
+pub type OperationEvents = Pin<Box<dyn Stream<Item = Result<OperationEvent, EngineError>> + Send>>;
+
+impl Engine {
+    /// Follows an operation: what it has said after sequence `after`, then what it says, to its end.
+    ///
+    /// # Errors
+    /// [`EngineError::NotFound`] for another user's operation, and for one that ended more than a day ago.
+    pub async fn watch(
+        &self,
+        owner: &UserId,
+        operation: &OperationId,
+        after: u64,
+    ) -> Result<OperationEvents, EngineError> {
+        let missing = || EngineError::NotFound { what: format!("operation {operation}") };
+        let (head, _) = self.inner.store.operation(operation, u64::MAX).await?.ok_or_else(missing)?;
+        if head.owner != *owner {
+            return Err(missing());
+        }
+        Ok(Inner::follow(Arc::clone(&self.inner), head.box_id, operation.clone(), after))
+    }
+
+    /// Waits for an operation's last event.
+    ///
+    /// # Errors
+    /// As [`watch`](Self::watch).
+    pub async fn last_event(
+        &self,
+        owner: &UserId,
+        operation: &OperationId,
+    ) -> Result<OperationEvent, EngineError> {
+        use futures::StreamExt as _;
+        let mut events = self.watch(owner, operation, 0).await?;
+        let mut last = None;
+        while let Some(event) = events.next().await {
+            last = Some(event?);
+        }
+        last.filter(|event| event.phase.is_last())
+            .ok_or_else(|| EngineError::NotFound { what: format!("operation {operation}") })
+    }
+}
+
+impl Inner {
+    fn follow(inner: Arc<Self>, box_id: BoxId, operation: OperationId, after: u64) -> OperationEvents {
+        let changes = inner.notices.subscribe(&box_id);
+        let state = (inner, changes, VecDeque::<OperationEvent>::new(), after, false);
+        Box::pin(futures::stream::try_unfold(
+            state,
+            move |(inner, mut changes, mut read, mut after, ended)| {
+                let operation = operation.clone();
+                async move {
+                    if ended {
+                        return Ok(None);
+                    }
+                    loop {
+                        if let Some(event) = read.pop_front() {
+                            after = event.sequence;
+                            let ended = event.phase.is_last();
+                            return Ok(Some((event, (inner, changes, read, after, ended))));
+                        }
+                        // seen before reading, so that what is written while we read wakes us again
+                        changes.borrow_and_update();
+                        match inner.store.operation(&operation, after).await? {
+                            // it ended and was forgotten, or the cursor is past its end
+                            None => return Ok(None),
+                            Some((_, events)) => read.extend(events),
+                        }
+                        if read.is_empty() {
+                            if after > 0 && inner.is_over(&operation).await? {
+                                return Ok(None);
+                            }
+                            if changes.changed().await.is_err() {
+                                return Ok(None);
+                            }
+                        }
+                    }
+                }
+            },
+        ))
+    }
+
+    async fn is_over(&self, operation: &OperationId) -> Result<bool, EngineError> {
+        let all = self.store.operation(operation, 0).await?;
+        Ok(all.is_none_or(|(_, events)| events.last().is_some_and(|event| event.phase.is_last())))
+    }
+
+    /// Waits until an operation on a box is over; returns its last event, none when it was forgotten.
+    pub(super) async fn wait_end(
+        self: &Arc<Self>,
+        box_id: &BoxId,
+        operation: &OperationId,
+    ) -> Result<Option<OperationEvent>, EngineError> {
+        use futures::StreamExt as _;
+        let mut events = Self::follow(Arc::clone(self), box_id.clone(), operation.clone(), 0);
+        let mut last = None;
+        while let Some(event) = events.next().await {
+            last = Some(event?);
+        }
+        Ok(last)
+    }
+}

@@ -1,0 +1,258 @@
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cocoonbox_core::backend::HibernateTo;
+use cocoonbox_core::{BoxId, BoxName, ImageName, NameError, OperationId};
+use cocoonbox_wire::control::v1 as wire;
+use cocoonbox_wire::control::v1::boxes_server::Boxes as BoxesService;
+use futures::{Stream, StreamExt as _};
+use tonic::{Request, Response, Status};
+
+use super::message;
+use crate::engine::{Confirm, Started, check};
+use crate::{Caller, Engine, EngineError, IdempotencyKey};
+
+const DEFAULT_PAGE: usize = 100;
+const LARGEST_PAGE: usize = 1000;
+
+/// The `Boxes` service.
+#[derive(Debug)]
+pub struct Boxes {
+    engine: Arc<Engine>,
+}
+
+impl Boxes {
+    pub(super) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+
+    fn message(&self, record: cocoonbox_core::machine::BoxRecord) -> wire::Box {
+        message::one(record, &self.engine.config().default_image)
+    }
+
+    async fn reply(
+        &self,
+        caller: &Caller,
+        started: Started,
+        wait: bool,
+    ) -> Result<Response<wire::OperationReply>, Status> {
+        let mut reply = wire::OperationReply {
+            operation_id: started.operation.as_ref().map(ToString::to_string).unwrap_or_default(),
+            r#box: Some(started.record.map_or_else(message::absent, |record| self.message(record))),
+            event: None,
+        };
+        if wait && let Some(operation) = &started.operation {
+            let last = check(self.engine.last_event(&caller.user, operation).await?)?;
+            reply.event = Some(message::event(last));
+            reply.r#box = Some(match self.engine.get(&caller.user, started.box_id.as_str()).await {
+                Ok(Some(record)) => self.message(record),
+                Ok(None) | Err(EngineError::NotFound { .. }) => message::absent(),
+                Err(error) => return Err(error.into()),
+            });
+        }
+        Ok(Response::new(reply))
+    }
+}
+
+fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
+    let none = || Status::unauthenticated("this call needs a valid token: sign in first");
+    request.extensions().get::<Caller>().cloned().ok_or_else(none)
+}
+
+fn invalid(field: &'static str) -> impl FnOnce(NameError) -> EngineError {
+    move |error| EngineError::Invalid { field, reason: error.rule.to_owned() }
+}
+
+fn optional<T: std::str::FromStr<Err = NameError>>(
+    field: &'static str,
+    text: &str,
+) -> Result<Option<T>, EngineError> {
+    if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(invalid(field)) }
+}
+
+const NO_STATE_STORE: EngineError =
+    EngineError::Unsupported { what: "saves need a state store, which this version does not have" };
+const NO_REBASE: EngineError = EngineError::Unsupported {
+    what: "moving a box to another image needs a state store, which this version does not have",
+};
+
+type EventStream = Pin<Box<dyn Stream<Item = Result<wire::OperationEvent, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl BoxesService for Boxes {
+    type WatchStream = EventStream;
+
+    async fn create(
+        &self,
+        request: Request<wire::CreateRequest>,
+    ) -> Result<Response<wire::OperationReply>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let name = optional::<BoxName>("name", &request.name)?;
+        let image = optional::<ImageName>("image", &request.image)?;
+        let key = IdempotencyKey::optional(&request.idempotency_key)?;
+        let started = self.engine.create(&caller.user, caller.limits, name, image, key).await?;
+        self.reply(&caller, started, request.wait).await
+    }
+
+    async fn ensure(
+        &self,
+        request: Request<wire::EnsureRequest>,
+    ) -> Result<Response<wire::OperationReply>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let key = IdempotencyKey::optional(&request.idempotency_key)?;
+        let started = self.engine.ensure(&caller.user, caller.limits, &request.r#box, key).await?;
+        self.reply(&caller, started, request.wait).await
+    }
+
+    async fn get(&self, request: Request<wire::GetRequest>) -> Result<Response<wire::Box>, Status> {
+        let caller = caller(&request)?;
+        let record = self.engine.get(&caller.user, &request.into_inner().r#box).await?;
+        Ok(Response::new(record.map_or_else(message::absent, |record| self.message(record))))
+    }
+
+    async fn list(&self, request: Request<wire::ListRequest>) -> Result<Response<wire::ListReply>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let limit = match usize::try_from(request.page_size) {
+            Ok(0) => DEFAULT_PAGE,
+            Ok(size) if size <= LARGEST_PAGE => size,
+            _ => return Err(Status::invalid_argument("page_size: use 1 to 1000, or 0 for 100")),
+        };
+        let after = match request.page_token.as_str() {
+            "" => None,
+            text => Some(text.parse::<BoxId>().map_err(|_| {
+                Status::invalid_argument("page_token: use the next_page_token of the page before, or nothing")
+            })?),
+        };
+        let page = self.engine.list(&caller.user, after.as_ref(), limit).await?;
+        Ok(Response::new(wire::ListReply {
+            boxes: page.boxes.into_iter().map(|record| self.message(record)).collect(),
+            next_page_token: page.next.map(|id| id.to_string()).unwrap_or_default(),
+        }))
+    }
+
+    async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<EventStream>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let operation: OperationId = request.operation_id.parse().map_err(|_| {
+            Status::invalid_argument("operation_id: use the id that the call which began it answered")
+        })?;
+        let after = u64::try_from(request.after_sequence).map_err(|_| {
+            Status::invalid_argument("after_sequence: use 0, or the sequence of the last event you have")
+        })?;
+        let events = self.engine.watch(&caller.user, &operation, after).await?;
+        Ok(Response::new(Box::pin(events.map(|event| event.map(message::event).map_err(Status::from)))))
+    }
+
+    async fn hibernate(
+        &self,
+        request: Request<wire::HibernateRequest>,
+    ) -> Result<Response<wire::OperationReply>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let key = IdempotencyKey::optional(&request.idempotency_key)?;
+        let to = if request.to_disk { HibernateTo::Disk } else { HibernateTo::Memory };
+        let started = self.engine.hibernate(&caller.user, &request.r#box, to, key).await?;
+        self.reply(&caller, started, request.wait).await
+    }
+
+    async fn save(
+        &self,
+        request: Request<wire::SaveRequest>,
+    ) -> Result<Response<wire::OperationReply>, Status> {
+        caller(&request)?;
+        Err(NO_STATE_STORE.into())
+    }
+
+    async fn list_saves(
+        &self,
+        request: Request<wire::ListSavesRequest>,
+    ) -> Result<Response<wire::ListSavesReply>, Status> {
+        caller(&request)?;
+        Err(NO_STATE_STORE.into())
+    }
+
+    async fn restore(
+        &self,
+        request: Request<wire::RestoreRequest>,
+    ) -> Result<Response<wire::OperationReply>, Status> {
+        caller(&request)?;
+        Err(NO_STATE_STORE.into())
+    }
+
+    async fn browse_snapshot(
+        &self,
+        request: Request<wire::BrowseSnapshotRequest>,
+    ) -> Result<Response<wire::BrowseSnapshotReply>, Status> {
+        caller(&request)?;
+        Err(NO_STATE_STORE.into())
+    }
+
+    async fn restore_paths(
+        &self,
+        request: Request<wire::RestorePathsRequest>,
+    ) -> Result<Response<wire::OperationReply>, Status> {
+        caller(&request)?;
+        Err(NO_STATE_STORE.into())
+    }
+
+    async fn rebase(
+        &self,
+        request: Request<wire::RebaseRequest>,
+    ) -> Result<Response<wire::OperationReply>, Status> {
+        caller(&request)?;
+        Err(NO_REBASE.into())
+    }
+
+    async fn rename(&self, request: Request<wire::RenameRequest>) -> Result<Response<wire::Box>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let name: BoxName = request.name.parse().map_err(invalid("name"))?;
+        let record = self.engine.rename(&caller.user, &request.r#box, name).await?;
+        Ok(Response::new(self.message(record)))
+    }
+
+    async fn delete(
+        &self,
+        request: Request<wire::DeleteRequest>,
+    ) -> Result<Response<wire::OperationReply>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let key = IdempotencyKey::optional(&request.idempotency_key)?;
+        let confirm = if request.confirm { Confirm::Yes } else { Confirm::No };
+        let started = self.engine.delete(&caller.user, &request.r#box, confirm, key).await?;
+        self.reply(&caller, started, request.wait).await
+    }
+
+    async fn set_schedule(
+        &self,
+        request: Request<wire::SetScheduleRequest>,
+    ) -> Result<Response<wire::Box>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let schedule = request.schedule.unwrap_or_default();
+        let stay_up = Duration::from_secs(u64::try_from(schedule.stay_up_seconds).unwrap_or(0));
+        let record = self
+            .engine
+            .set_schedule(&caller.user, &request.r#box, &schedule.cron, &schedule.time_zone, stay_up)
+            .await?;
+        Ok(Response::new(self.message(record)))
+    }
+
+    async fn usage(
+        &self,
+        request: Request<wire::UsageRequest>,
+    ) -> Result<Response<wire::UsageReply>, Status> {
+        let caller = caller(&request)?;
+        let usage = self.engine.usage(&caller.user, caller.limits).await?;
+        Ok(Response::new(wire::UsageReply {
+            boxes: usage.tally.boxes.into(),
+            running: usage.tally.running.into(),
+            max_boxes: usage.limits.max_boxes.unwrap_or(0).into(),
+            max_running: usage.limits.max_running.unwrap_or(0).into(),
+        }))
+    }
+}
