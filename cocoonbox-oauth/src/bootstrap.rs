@@ -1,0 +1,136 @@
+//! The first user, and how anybody gets in at all.
+
+use std::time::Duration;
+
+use cocoonbox_core::{Entropy, EntropyError, Id, Timestamp, TokenId, UserId, UserName};
+
+use crate::{
+    AccessToken, Credential, Label, LinkRecord, LinkToken, TokenClass, TokenRecord, User, UserStore,
+    UserStoreError,
+};
+
+/// How long a sign-in link works.
+pub(crate) const LINK_LIFE: Duration = Duration::from_mins(10);
+/// The name of the first user.
+const ADMIN: &str = "admin";
+
+/// What the first start hands to its operator; it cannot be had again.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FirstStart {
+    /// The user that was made.
+    pub user: User,
+    /// Signs a person in, once, within ten minutes.
+    pub link: LinkToken,
+    /// The personal token, for the command line on this machine.
+    pub token: AccessToken,
+}
+
+/// Why a user or a credential was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// The store did not take it.
+    #[error(transparent)]
+    Store(#[from] UserStoreError),
+    /// No secret could be drawn.
+    #[error(transparent)]
+    Entropy(#[from] EntropyError),
+    /// A constant is not of its own grammar: a mistake in this program.
+    #[error(transparent)]
+    Name(#[from] cocoonbox_core::NameError),
+}
+
+/// Makes user `admin` with a personal token and a sign-in link, if there is no such user.
+///
+/// # Behavior
+/// - Returns none when `admin` exists. Of servers that start at once on one store exactly one gets the [`FirstStart`].
+/// - A start that dies before the operator saw it leaves `admin` without a known token: [`renew_personal_token`] and
+///   [`sign_in_link`] make new ones.
+///
+/// # Errors
+/// What the store says.
+pub async fn ensure_admin(
+    store: &dyn UserStore,
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<Option<FirstStart>, SetupError> {
+    let name: UserName = ADMIN.parse()?;
+    if store.user(crate::UserKey::Name(&name)).await?.is_some() {
+        return Ok(None);
+    }
+    let user =
+        User { id: Id::random(entropy)?, name, admin: true, disabled: false, created_at: now, revision: 1 };
+    let (token, personal) = draw_personal(&user.id, now, entropy)?;
+    let (link, record) = draw_link(&user.id, now, entropy)?;
+    match store.create_user(&user, &[Credential::Token(personal), Credential::Link(record)]).await {
+        Ok(()) => Ok(Some(FirstStart { user, link, token })),
+        // another server was faster
+        Err(UserStoreError::NameTaken { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Replaces a user's personal token; calls open on the one before end.
+///
+/// # Errors
+/// What the store says.
+pub async fn renew_personal_token(
+    store: &dyn UserStore,
+    user: &UserId,
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<AccessToken, SetupError> {
+    let (token, record) = draw_personal(user, now, entropy)?;
+    store.issue(&Credential::Token(record)).await?;
+    Ok(token)
+}
+
+/// Makes a sign-in link for a user, good once and for ten minutes.
+///
+/// # Errors
+/// What the store says.
+pub async fn sign_in_link(
+    store: &dyn UserStore,
+    user: &UserId,
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<LinkToken, SetupError> {
+    let (link, record) = draw_link(user, now, entropy)?;
+    store.issue(&Credential::Link(record)).await?;
+    Ok(link)
+}
+
+fn draw_personal(
+    user: &UserId,
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<(AccessToken, TokenRecord), EntropyError> {
+    let token = AccessToken::random(entropy)?;
+    let record = TokenRecord {
+        id: TokenId::random(entropy)?,
+        user: user.clone(),
+        class: TokenClass::Personal,
+        label: Label::personal(),
+        hash: token.hash(),
+        created_at: now,
+        used_at: None,
+    };
+    Ok((token, record))
+}
+
+fn draw_link(
+    user: &UserId,
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<(LinkToken, LinkRecord), EntropyError> {
+    let link = LinkToken::random(entropy)?;
+    let record = LinkRecord {
+        id: Id::random(entropy)?,
+        user: user.clone(),
+        hash: link.hash(),
+        created_at: now,
+        expires_at: now.plus(LINK_LIFE),
+    };
+    Ok((link, record))
+}
