@@ -2,5 +2,6 @@
 
 mod bwrap;
 pub mod doors;
+pub mod probe;
 
 pub use bwrap::{BwrapBackend, BwrapConfig, OpenError};
