@@ -46,7 +46,6 @@ pub(super) struct Box_<'a> {
     pub(super) identity: &'a Path,
     pub(super) bin: &'a Path,
     pub(super) doors: Option<&'a Path>,
-    pub(super) info: RawFd,
     pub(super) channel: RawFd,
     pub(super) lock: RawFd,
 }
@@ -68,7 +67,7 @@ pub(super) fn options(of: &Box_<'_>) -> Vec<Vec<u8>> {
     if of.nesting == Nesting::Denied {
         list.words(&["--disable-userns"]);
     }
-    list.words(&["--info-fd", &of.info.to_string(), "--clearenv"]);
+    list.words(&["--info-fd", "0", "--clearenv"]);
     list.words(&["--setenv", "COCOONBOX_GUEST_FD", &of.channel.to_string()]);
     list.words(&["--setenv", "COCOONBOX_LOCK_FD", &of.lock.to_string()]);
 

@@ -34,6 +34,18 @@ impl Cgroups {
         if works { Some(Self { parent }) } else { None }
     }
 
+    /// Ends and removes what is there without a claim.
+    pub(super) fn sweep(&self, is_claim: impl Fn(&str) -> bool) {
+        for entry in fs::read_dir(&self.parent).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if entry.path().is_dir() && !name.to_str().is_some_and(&is_claim) {
+                let cgroup = Cgroup { path: entry.path() };
+                cgroup.kill();
+                cgroup.remove();
+            }
+        }
+    }
+
     /// Names a box's cgroup.
     pub(super) fn of(&self, id: &str) -> Cgroup {
         Cgroup { path: self.parent.join(id) }

@@ -9,9 +9,10 @@
 //! The child of a process with threads may do nothing but raw system calls on memory that was made before, so this
 //! is the one place of the backend that is unsafe.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,8 +26,10 @@ use super::stage::Stage;
 pub(super) struct Launch {
     /// The program bwrap.
     pub(super) program: std::path::PathBuf,
-    /// The descriptor with bwrap's options.
+    /// The descriptor with bwrap's options; bwrap closes it when it has read them.
     pub(super) options: OwnedFd,
+    /// Where bwrap says what it made, and its standard input.
+    pub(super) info: OwnedFd,
     /// What bwrap is called in a list of processes.
     pub(super) name: String,
     /// What runs in the box.
@@ -66,7 +69,7 @@ impl Launch {
             .args(self.command)
             .env_clear()
             .current_dir("/")
-            .stdin(Stdio::null())
+            .stdin(self.info)
             .stdout(Stdio::null())
             .stderr(self.log);
         let mut handed: Vec<_> = self.handed.iter().map(OwnedFd::as_raw_fd).collect();
@@ -165,6 +168,10 @@ fn run(steps: &Steps) -> io::Result<()> {
         write(c"launch: gid_map\n", c"/proc/self/gid_map", &steps.gid_map)?;
         loopback()?;
         write(c"launch: ports\n", c"/proc/sys/net/ipv4/ip_unprivileged_port_start", b"0")?;
+        // the node may itself have inherited descriptors that nobody marked
+        let (from, to) = (libc::c_long::from(3), libc::c_long::from(u32::MAX));
+        let mark = libc::c_long::from(libc::CLOSE_RANGE_CLOEXEC);
+        step(c"launch: close_range\n", libc::syscall(libc::SYS_close_range, from, to, mark))?;
         for descriptor in &steps.handed {
             step(c"launch: descriptors\n", libc::c_long::from(libc::fcntl(*descriptor, libc::F_SETFD, 0)))?;
         }
@@ -255,16 +262,32 @@ pub(super) fn find_program(program: &Path) -> Option<std::path::PathBuf> {
         .find(|path| path.exists())
 }
 
-/// Makes a descriptor that reads as bwrap's options: each ended by a zero byte, so that `ps` shows none.
+/// Makes a descriptor that reads as bwrap's options, each ended by a zero byte: on a command line they would show in
+/// every list of processes.
 pub(super) fn options_file(options: &[Vec<u8>]) -> io::Result<OwnedFd> {
     use std::io::{Seek as _, Write as _};
     let descriptor = rustix::fs::memfd_create("bwrap-options", rustix::fs::MemfdFlags::CLOEXEC)?;
-    let mut file = std::fs::File::from(descriptor);
+    let mut bytes = Vec::new();
     for option in options {
-        CString::new(option.as_slice()).map_err(|_| io::Error::other("an option holds a zero byte"))?;
-        file.write_all(option)?;
-        file.write_all(&[0])?;
+        if option.contains(&0) {
+            return Err(io::Error::other("an option holds a zero byte"));
+        }
+        bytes.extend_from_slice(option);
+        bytes.push(0);
     }
+    let mut file = std::fs::File::from(descriptor);
+    file.write_all(&bytes)?;
     file.rewind()?;
     Ok(file.into())
+}
+
+/// Makes the pair of sockets on which bwrap says what it made.
+///
+/// bwrap leaves the descriptor that it writes to open for the guest. It therefore is the standard input, on which
+/// nothing ever comes, and its other end is closed when bwrap has spoken.
+pub(super) fn info_pair() -> io::Result<(UnixStream, OwnedFd)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.shutdown(std::net::Shutdown::Write)?;
+    ours.set_nonblocking(true)?;
+    Ok((ours, theirs.into()))
 }

@@ -79,20 +79,16 @@ impl BwrapBackend {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Arc<Self>, OpenError> {
-        let (data, lock) = open::directory(&config.data)?;
+        let (data, lock) = open::directory(&config.data).await?;
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let agent = open::agent(&data, &config.agent)?;
         let digest = Sha256::digest(data.as_os_str().as_encoded_bytes());
         let node: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-        let uids = if own.0 == 0 {
-            // nodes on one machine start from different places, as their boxes should not share a uid
-            let base = 0x7000_0000 + ((u32::from(digest[6]) << 8 | u32::from(digest[7])) & 0x0fff) * 4096;
-            let uids = config.uids.clone().unwrap_or(base..base + 4096);
-            check_uids(&uids).map_err(OpenError::Settle)?;
-            Some(uids)
-        } else {
-            None
-        };
+        // nodes on one machine start from different places, as their boxes should not share a uid
+        let base = 0x7000_0000 + ((u32::from(digest[6]) << 8 | u32::from(digest[7])) & 0x0fff) * 4096;
+        let uids = config.uids.clone().unwrap_or(base..base + 4096);
+        check_uids(&uids).map_err(OpenError::Settle)?;
+        let uids = if own.0 == 0 { open::may_give(&uids)?.then_some(uids) } else { None };
         let mut registry = Registry::default();
         registry.tenants.extend(open::tenants(&data)?);
         let inner = Arc::new(Inner {
@@ -136,9 +132,10 @@ impl SandboxBackend for BwrapBackend {
     async fn release(&self, id: &SandboxId) -> Result<(), BackendError> {
         let (inner, entry) = self.inner.of(id)?;
         serve::to_the_end(async move {
-            let mut record = inner.turn(&entry).await?;
+            let mut record = entry.turn.lock().await;
+            // another release may have come first
+            hold(&inner.registry).entry(&entry.id)?;
             record.phase = Phase::Releasing;
-            record.store(&entry.directory).map_err(refused("cannot write the claim's record"))?;
             inner.remove(&entry, &record).await
         })
         .await
@@ -246,6 +243,9 @@ impl Inner {
         let record = entry.turn.lock().await;
         // it may have been released while the caller waited
         hold(&self.registry).entry(&entry.id)?;
+        if record.phase == Phase::Releasing {
+            return Err(BackendError::NotFound { id: entry.id.clone() });
+        }
         Ok(record)
     }
 
@@ -296,23 +296,42 @@ impl Inner {
     }
 
     /// Ends a claim's processes and removes all of it.
-    async fn remove(&self, entry: &Arc<Entry>, record: &Record) -> Result<(), BackendError> {
-        self.end(entry, record).await?;
-        let (directory, trash) = (entry.directory.clone(), self.data.join("trash").join(entry.id.as_str()));
+    ///
+    /// Moving its directory away is what decides: it takes no room on a full disk, and when the node stops after it,
+    /// opening goes on from there.
+    async fn remove(&self, entry: &Entry, record: &Record) -> Result<(), BackendError> {
+        *hold(&entry.doors) = None;
+        let trash = self.data.join("trash").join(entry.id.as_str());
+        let (from, to) = (entry.directory.clone(), trash.clone());
         serve::blocking(move || {
-            let away = || {
-                match fs::rename(&directory, &trash) {
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-                    other => other?,
-                }
-                disk::sync(directory.parent().unwrap_or(&directory))?;
-                tree::remove(&trash)
+            let away = || match fs::rename(&from, &to) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(error),
+                Ok(()) => from.parent().map_or(Ok(()), disk::sync),
             };
-            away().map_err(refused("the files of a released box could not be removed"))
+            away().map_err(refused("the claim's directory could not be moved away"))
         })
         .await?;
+        self.bury(&entry.id, trash, record.process.as_ref()).await?;
         hold(&self.registry).entries.remove(&entry.id);
         Ok(())
+    }
+
+    /// Ends the processes of a claim whose directory was moved to `trash`, and removes it.
+    async fn bury(
+        &self,
+        id: &SandboxId,
+        trash: PathBuf,
+        process: Option<&Process>,
+    ) -> Result<(), BackendError> {
+        if !trash.exists() {
+            return Ok(());
+        }
+        self.end_in(id, &trash, process).await?;
+        serve::blocking(move || {
+            tree::remove(&trash).map_err(refused("the files of a released box could not be removed"))
+        })
+        .await
     }
 
     async fn hibernate(

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cocoonbox_core::TenantName;
 use cocoonbox_core::backend::{BackendError, Doors};
@@ -21,8 +23,13 @@ const TENANTS: &str = "tenants.json";
 /// The file whose lock says that a server has the directory.
 const LOCK: &str = "sandbox.lock";
 
+/// How often the lock is asked for.
+const LOCK_TRIES: u32 = 20;
+/// How long to wait in between.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
 /// Makes the data directory where it is missing, sees whose it is, and takes its lock.
-pub(super) fn directory(path: &Path) -> Result<(PathBuf, fs::File), OpenError> {
+pub(super) async fn directory(path: &Path) -> Result<(PathBuf, fs::File), OpenError> {
     fs::create_dir_all(path.parent().unwrap_or(path)).map_err(OpenError::unusable(path, "making it"))?;
     disk::directory(path, 0o700).map_err(OpenError::unusable(path, "making it"))?;
     let data = fs::canonicalize(path).map_err(OpenError::unusable(path, "finding it"))?;
@@ -32,7 +39,16 @@ pub(super) fn directory(path: &Path) -> Result<(PathBuf, fs::File), OpenError> {
         return Err(OpenError::ForeignOwner { path: data, owner: found.uid(), own });
     }
     let lock = data.join(LOCK);
-    let Some(mut file) = disk::lock(&lock).map_err(OpenError::unusable(&lock, "locking it"))? else {
+    let mut taken = None;
+    for _ in 0..LOCK_TRIES {
+        taken = disk::lock(&lock).map_err(OpenError::unusable(&lock, "locking it"))?;
+        if taken.is_some() {
+            break;
+        }
+        // a box that a killed server was launching has the lock until it runs
+        serve::pause(LOCK_PAUSE).await;
+    }
+    let Some(mut file) = taken else {
         let mut holder = String::new();
         let _ = fs::File::open(&lock).and_then(|file| file.take(200).read_to_string(&mut holder));
         let holder = holder.trim();
@@ -80,6 +96,43 @@ fn remove_old_agents(inner: &Inner, used: &[String]) {
     }
 }
 
+/// Whether this process, being root, may give files and processes to `uids`.
+///
+/// Root of a user namespace that maps less is an ordinary user in all that counts here, unless it is the host's root
+/// under that mapping, which no box may be.
+pub(super) fn may_give(uids: &Range<u32>) -> Result<bool, OpenError> {
+    let mut all = true;
+    for path in ["/proc/self/uid_map", "/proc/self/gid_map"] {
+        let path = Path::new(path);
+        let map = fs::read_to_string(path).map_err(OpenError::unusable(path, "reading it"))?;
+        let (covers, is_host_root) = read_map(&map, uids);
+        if !covers && is_host_root {
+            let source = io::Error::other(format!("it maps the host's root and not the boxes' {uids:?}"));
+            return Err(OpenError::Unusable {
+                path: path.to_owned(),
+                what: "finding uids for boxes",
+                source,
+            });
+        }
+        all &= covers;
+    }
+    Ok(all)
+}
+
+/// Whether a map covers `ids`, and whether its 0 is 0 outside.
+fn read_map(map: &str, ids: &Range<u32>) -> (bool, bool) {
+    let lines = || {
+        map.lines().filter_map(|line| {
+            let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+            Some((numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?))
+        })
+    };
+    let covers = lines().any(|(inside, _, count)| {
+        u64::from(ids.start) >= inside && u64::from(ids.end) <= inside.saturating_add(count)
+    });
+    (covers, lines().any(|(inside, outside, _)| inside == 0 && outside == 0))
+}
+
 /// Reads the tenants' caps.
 pub(super) fn tenants(data: &Path) -> Result<Vec<(TenantName, u32)>, OpenError> {
     let path = data.join(TENANTS);
@@ -99,7 +152,14 @@ pub(super) fn store_tenants(data: &Path, tenants: &[(TenantName, u32)]) -> io::R
 /// Takes every claim in again and settles what an earlier server left half done.
 pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
     let trash = inner.data.join("trash");
-    tree::clear(&trash).map_err(OpenError::unusable(&trash, "emptying it"))?;
+    for found in fs::read_dir(&trash).map_err(OpenError::unusable(&trash, "listing it"))? {
+        let path = found.map_err(OpenError::unusable(&trash, "listing it"))?.path();
+        let record = Record::load(&path).ok().flatten();
+        let id = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
+        let Some(id) = id else { continue };
+        let process = record.and_then(|record| record.process);
+        inner.bury(&id, path, process.as_ref()).await.map_err(OpenError::Settle)?;
+    }
     let claims = inner.data.join("claims");
     let mut used = Vec::new();
     for found in fs::read_dir(&claims).map_err(OpenError::unusable(&claims, "listing it"))? {
@@ -121,6 +181,10 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
         }
     }
     remove_old_agents(inner, &used);
+    if let Some(cgroups) = &inner.cgroups {
+        let registry = hold(&inner.registry);
+        cgroups.sweep(|name| name.parse().is_ok_and(|id| registry.entries.contains_key(&id)));
+    }
     Ok(())
 }
 
@@ -188,4 +252,24 @@ fn take_again(inner: &Arc<Inner>, entry: &Arc<Entry>, record: &mut Record) -> Re
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_tells_who_may_be_made_a_boxs_owner() {
+        let ids = 1_879_048_192..1_879_052_288;
+        for (map, expected) in [
+            ("         0          0 4294967295\n", (true, true)),
+            ("0 0 1\n", (false, true)),
+            ("0 1000 1\n", (false, false)),
+            ("0 1000 1\n1 100000 65536\n", (false, false)),
+            ("0 1000 1\n1879048192 100000 65536\n", (true, false)),
+            ("nonsense", (false, false)),
+        ] {
+            assert_eq!(read_map(map, &ids), expected, "{map:?}");
+        }
+    }
 }

@@ -74,7 +74,7 @@ pub(super) fn signal(pid: i32, signal: Signal) {
 /// read whoever we are, as a list of open files cannot: the box's processes are not dumpable.
 pub(super) fn of_box(id: &str) -> Vec<i32> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
-    let (name, home) = (launcher_name(id), format!("/claims/{id}/files/home "));
+    let (name, home) = (launcher_name(id), format!("/{id}/files/home "));
     let is_of_box = |pid: &i32| {
         let named =
             fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(name.as_bytes()));

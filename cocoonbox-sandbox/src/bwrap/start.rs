@@ -9,10 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cocoonbox_core::backend::{BackendError, Doors, HostFile, SandboxId};
-use rustix::pipe::{PipeFlags, pipe_with};
 use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
-use tokio::net::unix::pipe;
 
 use super::arguments::{self, AGENT, Box_};
 use super::error::{refused, unavailable};
@@ -28,7 +26,7 @@ const START_LIMIT: Duration = Duration::from_secs(15);
 /// How long bwrap has to say which process it made.
 const INFO_LIMIT: Duration = Duration::from_secs(10);
 /// The most of bwrap's complaints that a reason repeats.
-const MAX_LOG: usize = 2048;
+const MAX_LOG: u64 = 2048;
 
 /// The directories of a claim.
 #[derive(Debug)]
@@ -86,7 +84,7 @@ pub(super) fn make_places(directory: &Path, uid: Option<u32>, host_files: &[Host
 /// A launch that is ready to go.
 struct Prepared {
     launch: Launch,
-    info: OwnedFd,
+    info: std::os::unix::net::UnixStream,
     doors: Option<std::os::unix::net::UnixListener>,
 }
 
@@ -179,7 +177,6 @@ fn prepare(inner: &Inner, directory: &Path, record: &Record) -> Result<Prepared,
         }
         let channel: OwnedFd = channel::listen(&places.channel)?.into();
         let doors = if record.doors == Doors::Bound { Some(bind_doors(&places.doors)?) } else { None };
-        let (info, info_end) = pipe_with(PipeFlags::CLOEXEC)?;
         let log = fs::OpenOptions::new().write(true).create(true).truncate(true).open(&places.log)?;
 
         let mut stage = record.uid.map(|_| Stage::new(&inner.data)).transpose()?;
@@ -206,18 +203,19 @@ fn prepare(inner: &Inner, directory: &Path, record: &Record) -> Result<Prepared,
             identity: &identity,
             bin: &bin,
             doors: doors_seen.as_deref(),
-            info: info_end.as_raw_fd(),
             channel: channel.as_raw_fd(),
             lock: lock.as_raw_fd(),
         });
         let cgroup = inner.cgroups.as_ref().map(|cgroups| cgroups.of(record.id.as_str()));
         let cgroup = cgroup.map(|cgroup| cgroup.make().and_then(|()| cgroup.door())).transpose()?;
+        let (info, info_end) = launch::info_pair()?;
         let launch = Launch {
             program: program.clone(),
             options: launch::options_file(&options)?,
+            info: info_end,
             name: process::launcher_name(record.id.as_str()),
             command: [AGENT, "init"],
-            handed: vec![channel, lock.into(), info_end],
+            handed: vec![channel, lock.into()],
             log,
             cgroup,
             uid: record.uid.unwrap_or(inner.own.0),
@@ -246,17 +244,15 @@ struct Made {
     pid_namespace: u64,
 }
 
-async fn read_info(info: OwnedFd) -> io::Result<Made> {
-    rustix::io::ioctl_fionbio(&info, true)?;
-    let mut info = pipe::Receiver::from_owned_fd(info)?;
+async fn read_info(info: std::os::unix::net::UnixStream) -> io::Result<Made> {
+    let mut info = tokio::net::UnixStream::from_std(info)?;
     let mut bytes = Vec::with_capacity(512);
     loop {
         let ended = (&mut info).take(4096).read_buf(&mut bytes).await? == 0;
         match serde_json::from_slice(&bytes) {
             Ok(made) => return Ok(made),
-            Err(error) if ended || bytes.len() > 4096 => {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, error));
-            }
+            Err(_) if bytes.is_empty() && ended => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if ended || bytes.len() > 4096 => return Err(io::Error::other(error)),
             Err(_) => {}
         }
     }
@@ -316,7 +312,9 @@ fn remedy(reason: &str) -> Option<&'static str> {
 }
 
 fn read_log(path: &Path) -> String {
-    let bytes = disk::read(path, 64 * 1024).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LOG)]);
+    use std::io::Read as _;
+    let mut bytes = Vec::new();
+    let _ = fs::File::open(path).and_then(|file| file.take(MAX_LOG).read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" / ")
 }

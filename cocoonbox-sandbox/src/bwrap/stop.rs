@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
-use cocoonbox_core::backend::BackendError;
+use cocoonbox_core::backend::{BackendError, SandboxId};
 use rustix::process::Signal;
 
 use super::error::{refused, unavailable};
@@ -71,8 +72,17 @@ impl Inner {
     /// Ends every process of a box, whoever started it, and waits until none is left.
     pub(super) async fn end(&self, entry: &Entry, record: &Record) -> Result<(), BackendError> {
         *hold(&entry.doors) = None;
-        let ended = serve::within(END_LIMIT, self.end_all(entry, record.process.as_ref())).await;
-        match ended {
+        self.end_in(&entry.id, &entry.directory, record.process.as_ref()).await
+    }
+
+    /// Ends every process of the box `id`, whose directory is `directory` now.
+    pub(super) async fn end_in(
+        &self,
+        id: &SandboxId,
+        directory: &Path,
+        first: Option<&Process>,
+    ) -> Result<(), BackendError> {
+        match serve::within(END_LIMIT, self.end_all(id, directory, first)).await {
             Some(result) => result.map_err(refused("the processes of the box could not be ended")),
             None => {
                 let error = io::Error::from(io::ErrorKind::TimedOut);
@@ -81,9 +91,9 @@ impl Inner {
         }
     }
 
-    async fn end_all(&self, entry: &Entry, first: Option<&Process>) -> io::Result<()> {
-        let lock = Places::of(&entry.directory).lock;
-        let cgroup = self.cgroups.as_ref().map(|cgroups| cgroups.of(entry.id.as_str()));
+    async fn end_all(&self, id: &SandboxId, directory: &Path, first: Option<&Process>) -> io::Result<()> {
+        let lock = Places::of(directory).lock;
+        let cgroup = self.cgroups.as_ref().map(|cgroups| cgroups.of(id.as_str()));
         if let Some(cgroup) = &cgroup {
             cgroup.kill();
         }
@@ -101,7 +111,7 @@ impl Inner {
             }
             turns += 1;
             if !free && (first.is_none() || turns > SEARCH_AFTER) && turns % 10 == 1 {
-                for pid in process::of_box(entry.id.as_str()) {
+                for pid in process::of_box(id.as_str()) {
                     process::signal(pid, Signal::KILL);
                 }
             }

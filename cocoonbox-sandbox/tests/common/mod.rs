@@ -88,16 +88,32 @@ pub async fn open(config: BwrapConfig) -> Result<Arc<BwrapBackend>, OpenError> {
 
 impl Drop for Data {
     fn drop(&mut self) {
+        let mut cgroups = std::collections::BTreeSet::new();
         for _ in 0..200 {
             let left = processes_of(&self.path());
+            cgroups.extend(left.iter().filter_map(|pid| cgroup_of(*pid)));
             if left.is_empty() {
                 break;
             }
             left.into_iter().for_each(kill);
             std::thread::sleep(Duration::from_millis(10));
         }
+        for cgroup in cgroups {
+            let _ = std::fs::remove_dir(&cgroup);
+            let _ = cgroup.parent().map(std::fs::remove_dir);
+        }
         self.directory = None;
     }
+}
+
+/// The directory of a box process's cgroup, where the backend made one.
+fn cgroup_of(pid: i32) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path =
+        text.lines().find_map(|line| line.strip_prefix("0::/")).filter(|path| path.contains("cocoonbox-"))?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?;
+    Some(Path::new(mount).join(path))
 }
 
 /// The processes of a data directory's boxes: those that see a home of theirs, and those that launched them.
@@ -108,13 +124,15 @@ pub fn processes_of(data: &Path) -> Vec<i32> {
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
-    let inside = format!("{}/claims/sb_", data.display());
+    let inside = ["claims", "trash"].map(|part| format!("{}/{part}/sb_", data.display()));
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
         let mounts = std::fs::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();
         let name = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-        if mounts.contains(&inside) || ids.iter().any(|id| name.starts_with(&format!("cocoonbox-box {id}"))) {
+        if inside.iter().any(|inside| mounts.contains(inside))
+            || ids.iter().any(|id| name.starts_with(&format!("cocoonbox-box {id}")))
+        {
             found.push(pid);
         }
     }

@@ -1,0 +1,295 @@
+//! Bad machines, bad guests and bad callers; each gets an error that says what to do, and nothing is left behind.
+
+mod common;
+
+use std::fs;
+use std::num::NonZeroU16;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use cocoonbox_core::backend::{
+    BackendError, ClaimFilter, HostFile, HostFileName, NetworkMode, SandboxBackend as _, SandboxId, Target,
+};
+use cocoonbox_sandbox::OpenError;
+use common::{
+    Data, Outcome, as_root_and_as_a_user, claim, is_root, open, printed, processes_of, request, run,
+};
+
+/// Writes a program that everybody may run.
+fn script(directory: &Path, name: &str, text: &str) -> std::io::Result<PathBuf> {
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
+    let path = directory.join(name);
+    fs::write(&path, text)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(path)
+}
+
+fn nothing_is_left(data: &Data) -> Outcome {
+    assert_eq!(processes_of(&data.path()), Vec::<i32>::new());
+    assert_eq!(fs::read_dir(data.path().join("claims"))?.count(), 0);
+    Ok(())
+}
+
+#[test]
+fn a_machine_without_bwrap_says_how_to_get_it() -> Outcome {
+    as_root_and_as_a_user("a_machine_without_bwrap_says_how_to_get_it", || async {
+        let data = Data::new()?;
+        for missing in ["/nowhere/bwrap", "bwrap-of-another-name"] {
+            let backend = open(data.config().with_bwrap(missing)).await?;
+            let error = backend.claim(request("x")).await.err().ok_or("must fail")?;
+            assert!(matches!(error, BackendError::StartFailed { .. }), "{error:?}");
+            assert!(error.to_string().contains("apt-get install bubblewrap"), "{error}");
+            nothing_is_left(&data)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_bwrap_says_is_passed_on() -> Outcome {
+    as_root_and_as_a_user("what_bwrap_says_is_passed_on", || async {
+        let (data, programs) = (Data::new()?, tempfile::tempdir()?);
+        let long = "x".repeat(100_000);
+        let cases = [
+            (
+                "#!/bin/sh\necho 'bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged user namespaces.' >&2\nexit 1\n",
+                "sysctl -w user.max_user_namespaces",
+            ),
+            (
+                "#!/bin/sh\necho 'bwrap: Unknown option --disable-userns' >&2\nexit 1\n",
+                "bubblewrap 0.8 or newer",
+            ),
+            (&format!("#!/bin/sh\necho {long} >&2\nexit 1\n"), "xxxx"),
+            ("#!/bin/sh\nexit 0\n", "ended before the sandbox ran"),
+        ];
+        for (text, expected) in cases {
+            let program = script(programs.path(), "bwrap", text)?;
+            let backend = open(data.config().with_bwrap(program)).await?;
+            let error = backend.claim(request("x")).await.err().ok_or("must fail")?;
+            let said = error.to_string();
+            assert!(matches!(error, BackendError::StartFailed { .. }) && said.contains(expected), "{said}");
+            assert!(said.len() < 4096, "{} bytes", said.len());
+            nothing_is_left(&data)?;
+        }
+        let program = script(programs.path(), "bwrap", "")?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o644))?;
+        let backend = open(data.config().with_bwrap(program)).await?;
+        let error = backend.claim(request("x")).await.err().ok_or("must fail")?;
+        assert!(error.to_string().contains("could not be started (Permission denied"), "{error}");
+        nothing_is_left(&data)
+    })
+}
+
+#[test]
+fn a_machine_without_user_namespaces_says_how_to_allow_them() -> Outcome {
+    const INSIDE: &str = "COCOONBOX_TEST_NO_NAMESPACES";
+    if std::env::var_os(INSIDE).is_some() {
+        return run(|| async {
+            let data = Data::new()?;
+            let backend = data.open().await?;
+            let error = backend.claim(request("x")).await.err().ok_or("must fail")?;
+            assert!(error.to_string().contains("sysctl -w user.max_user_namespaces"), "{error}");
+            nothing_is_left(&data)
+        });
+    }
+    // a namespace of one's own in which no further one may be made
+    let name = "a_machine_without_user_namespaces_says_how_to_allow_them";
+    let script = "echo 0 >/proc/sys/user/max_user_namespaces; exec setpriv --bounding-set -all --inh-caps -all -- \"$0\" --exact \"$1\" --nocapture";
+    let mut command = std::process::Command::new("setpriv");
+    // root of the machine would be refused earlier, as it may not be mapped into a box
+    let ordinary = ["--reuid", "61234", "--regid", "61234", "--clear-groups"];
+    command.args(if is_root() { &ordinary[..] } else { &[] });
+    command
+        .args(["--", "unshare", "--user", "--map-root-user", "sh", "-c", script])
+        .arg(std::env::current_exe()?)
+        .arg(name);
+    let output = command.env(INSIDE, "1").output()?;
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn two_servers_on_one_directory_are_told_apart() -> Outcome {
+    as_root_and_as_a_user("two_servers_on_one_directory_are_told_apart", || async {
+        let data = Data::new()?;
+        let first = data.open().await?;
+        let error = data.open().await.err().ok_or("must fail")?;
+        assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        drop(first);
+        data.open().await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn somebody_elses_directory_is_refused() -> Outcome {
+    run(|| async {
+        if !is_root() {
+            return Ok(());
+        }
+        let data = Data::new()?;
+        fs::create_dir(data.path())?;
+        std::os::unix::fs::chown(data.path(), Some(61_235), None)?;
+        let error = data.open().await.err().ok_or("must fail")?;
+        assert!(matches!(error, OpenError::ForeignOwner { owner: 61_235, own: 0, .. }), "{error:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_says_why() -> Outcome {
+    as_root_and_as_a_user("a_directory_that_cannot_be_used_says_why", || async {
+        let data = Data::new()?;
+        let config = |path: PathBuf| cocoonbox_sandbox::BwrapConfig::new(path, common::agent());
+        let error = open(config("/proc/nowhere/data".into())).await.err().ok_or("must fail")?;
+        assert!(matches!(error, OpenError::Unusable { .. }), "{error:?}");
+        let error = open(cocoonbox_sandbox::BwrapConfig::new(data.path(), "/nowhere/agent"))
+            .await
+            .err()
+            .ok_or("must fail")?;
+        assert!(
+            matches!(error, OpenError::AgentMissing { .. }) && error.to_string().contains("make agent"),
+            "{error}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn a_full_disk_is_said_and_leaves_nothing() -> Outcome {
+    if !is_root() {
+        return Ok(());
+    }
+    run(|| async {
+        let data = Data::new()?;
+        fs::create_dir_all(data.path())?;
+        let mount =
+            |flags: &[&str]| std::process::Command::new("mount").args(flags).arg(data.path()).status();
+        assert!(mount(&["-t", "tmpfs", "-o", "size=24m,mode=0700", "tmpfs"])?.success());
+        let outcome = async {
+            let backend = data.open().await?;
+            let claim = claim(&backend).await?;
+            let _ = common::sh(
+                &backend,
+                &claim.id,
+                "head -c 100m /dev/zero >/workspace/full; head -c 100m /dev/zero >/workspace/full2",
+            )
+            .await?;
+            let error = backend.claim(request("full")).await.err().ok_or("the disk is full")?;
+            assert!(error.to_string().contains("disk is full"), "{error}");
+            assert_eq!(backend.find(&ClaimFilter::all()).await?.len(), 1);
+            // what is there can still be given up, and that makes room
+            backend.release(&claim.id).await?;
+            let claim = common::claim(&backend).await?;
+            backend.release(&claim.id).await?;
+            Ok(())
+        };
+        let outcome = outcome.await;
+        std::process::Command::new("umount").arg("-l").arg(data.path()).status()?;
+        outcome
+    })
+}
+
+#[test]
+fn a_deep_data_directory_works() -> Outcome {
+    as_root_and_as_a_user("a_deep_data_directory_works", || async {
+        let top = tempfile::tempdir()?;
+        let path = top.path().join("d".repeat(100)).join("e".repeat(100)).join("data");
+        fs::create_dir_all(path.parent().ok_or("has one")?)?;
+        let backend = open(cocoonbox_sandbox::BwrapConfig::new(&path, common::agent())).await?;
+        let claim = backend.claim(request("deep").with_doors(cocoonbox_core::backend::Doors::Bound)).await?;
+        assert_eq!(printed(&backend, &claim.id, "echo here").await?, "here");
+        backend.release(&claim.id).await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn bad_requests_are_refused_before_anything_happens() -> Outcome {
+    run(|| async {
+        let data = Data::new()?;
+        let backend = data.open().await?;
+        for hostname in ["", "-a", "a-", "A", "a.b", &"a".repeat(64)] {
+            let error = backend.claim(request("x").with_hostname(hostname)).await.err().ok_or("must fail")?;
+            assert!(matches!(error, BackendError::Invalid { .. }), "{hostname}: {error:?}");
+        }
+        let large = HostFile::new(HostFileName::identity(), vec![0; HostFile::MAX_BYTES + 1]);
+        assert!(matches!(
+            backend.claim(request("x").with_host_file(large)).await,
+            Err(BackendError::Invalid { .. })
+        ));
+        let open = backend.claim(request("x").with_network(NetworkMode::Open)).await;
+        assert!(matches!(open, Err(BackendError::Unsupported { .. })));
+        for image in ["debian:12", "nothing", "a..:..b"] {
+            let mut request = request("x");
+            let Ok(name) = image.parse() else { continue };
+            request.image = name;
+            assert!(
+                matches!(backend.claim(request).await, Err(BackendError::UnknownImage { .. })),
+                "{image}"
+            );
+        }
+        let nobody: SandboxId = "sb_nobody".parse()?;
+        assert!(matches!(backend.wake(&nobody).await, Err(BackendError::NotFound { .. })));
+        assert!(matches!(
+            backend.connect(&nobody, Target::Channel).await,
+            Err(BackendError::NotFound { .. })
+        ));
+        nothing_is_left(&data)
+    })
+}
+
+/// A guest whose first process is a Python program with `sock`, the guest channel, at hand.
+fn guest(programs: &Path, body: &str) -> std::io::Result<PathBuf> {
+    let head = "#!/usr/bin/python3\nimport os, socket, time\nsock = socket.socket(fileno=int(os.environ['COCOONBOX_GUEST_FD']))\n";
+    script(programs, "guest", &format!("{head}{body}"))
+}
+
+#[test]
+fn a_guest_that_never_was_one_is_ended() -> Outcome {
+    as_root_and_as_a_user("a_guest_that_never_was_one_is_ended", || async {
+        let (data, programs) = (Data::new()?, tempfile::tempdir()?);
+        let cases = [
+            "import sys\nsys.exit('the guest gave up')\n",
+            "c, _ = sock.accept()\nc.sendall(b'garbage\\n')\ntime.sleep(100)\n",
+            "c, _ = sock.accept()\nc.sendall(b'x' * 100000)\ntime.sleep(100)\n",
+            "c, _ = sock.accept()\nc.close()\ntime.sleep(100)\n",
+        ];
+        for body in cases {
+            let agent = guest(programs.path(), body)?;
+            let backend = open(cocoonbox_sandbox::BwrapConfig::new(data.path(), agent)).await?;
+            let error = backend.claim(request("x")).await.err().ok_or("must fail")?;
+            assert!(matches!(error, BackendError::StartFailed { .. }), "{error:?}");
+            assert!(!body.contains("gave up") || error.to_string().contains("the guest gave up"), "{error}");
+            nothing_is_left(&data)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_guest_that_turns_silent_holds_up_only_its_callers() -> Outcome {
+    run(|| async {
+        let (data, programs) = (Data::new()?, tempfile::tempdir()?);
+        let body = "c, _ = sock.accept()\nc.recv(99)\n\
+            c.sendall(b'{\"type\":\"info\",\"version\":\"0\",\"proto\":2,\"uptime_secs\":0,\"procs\":1,\"sessions\":0}\\n')\n\
+            time.sleep(1000)\n";
+        let agent = guest(programs.path(), body)?;
+        let backend = open(cocoonbox_sandbox::BwrapConfig::new(data.path(), agent)).await?;
+        let claim = claim(&backend).await?;
+        let port = Target::Port(NonZeroU16::new(80).ok_or("not zero")?);
+        let stuck = tokio::spawn({
+            let (backend, id) = (backend.clone(), claim.id.clone());
+            async move { backend.connect(&id, port).await.err() }
+        });
+        tokio::task::yield_now().await;
+        backend.put_host_file(&claim.id, HostFile::new(HostFileName::machine_id(), b"1\n".to_vec())).await?;
+        let error = stuck.await?.ok_or("it never answers")?;
+        assert!(matches!(error, BackendError::PeerMisbehaved { .. }), "{error:?}");
+        backend.release(&claim.id).await?;
+        nothing_is_left(&data)
+    })
+}
