@@ -1,2 +1,79 @@
-//! placeholder
-fn main() {}
+//! The `cocoonbox` command: hands argv, environment and streams to the library that knows the verbs, and serves
+//! `up` and `doctor` itself.
+
+mod doctor;
+mod up;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _, Write};
+use std::process::ExitCode;
+
+use cocoonbox_client::cli::{Cli, Environment, Io, Outcome, Parsed, Tty, Verb, exit, parse, run};
+use tokio::runtime::{Builder, Runtime};
+
+fn main() -> ExitCode {
+    let cli = match parse(std::env::args_os()) {
+        Parsed::Cli(cli) => cli,
+        Parsed::Print { text, to_stderr, status } => {
+            // a reader that went away wants no more
+            let _ = if to_stderr { io::stderr().write_all(text.as_bytes()) } else { io::stdout().write_all(text.as_bytes()) };
+            return ExitCode::from(status);
+        }
+    };
+    let device = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let environment = Environment::new(std::env::vars_os(), device);
+    let (json, status) = (cli.global.json, runtime(&cli).map(|runtime| execute(&runtime, cli, &environment)));
+    let status = match status {
+        Ok(Ok(status)) => status,
+        Ok(Err(error)) => fail(&error, json),
+        Err(error) => fail(&anyhow::Error::new(error).context("the runtime does not start"), json),
+    };
+    let _ = io::stdout().flush();
+    // a read of standard input that nobody waits for any more would hold a return from main
+    #[expect(clippy::exit, reason = "the process ends here, with the verb's status")]
+    std::process::exit(status.into())
+}
+
+/// One thread is enough, and quicker to start, for everything but a server.
+fn runtime(cli: &Cli) -> io::Result<Runtime> {
+    match cli.verb {
+        Verb::Up(_) => Builder::new_multi_thread().enable_all().build(),
+        _ => Builder::new_current_thread().enable_all().build(),
+    }
+}
+
+fn execute(runtime: &Runtime, cli: Cli, environment: &Environment) -> anyhow::Result<u8> {
+    runtime.block_on(async {
+        let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
+        let mut io = Io {
+            stdout: &mut stdout,
+            stderr: &mut stderr,
+            stdin: Box::new(tokio::io::stdin()),
+            command_stdout: Box::new(tokio::io::stdout()),
+            command_stderr: Box::new(tokio::io::stderr()),
+            terminal: Tty::of(io::stdin())?,
+            stdout_is_terminal: io::stdout().is_terminal(),
+            stderr_is_terminal: io::stderr().is_terminal(),
+        };
+        match run(cli, environment, &mut io).await {
+            Outcome::Exit(status) => Ok(status),
+            Outcome::Up(args, global) => up::run(&args, &global, environment).await.map(|()| exit::DONE),
+            Outcome::Doctor(global) => doctor::run(&global, environment, &mut stdout).await,
+        }
+    })
+}
+
+fn fail(error: &anyhow::Error, json: bool) -> u8 {
+    let mut stderr = io::stderr();
+    let _ = if json {
+        writeln!(stderr, "{}", serde_json::json!({ "error": format!("{error:#}") }))
+    } else {
+        writeln!(stderr, "error: {error:#}")
+    };
+    exit::FAILED
+}
+
+/// Returns a variable as text.
+fn text(environment: &Environment, name: &str) -> Option<String> {
+    environment.variable(name).map(OsString::from).and_then(|value| value.into_string().ok())
+}

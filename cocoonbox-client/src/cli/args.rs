@@ -41,13 +41,13 @@ pub struct Cli {
 #[non_exhaustive]
 pub struct Global {
     /// The server: http://host:port or unix:/path [env: COCOONBOX_ENDPOINT] [default: the one last signed in to]
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     pub endpoint: Option<Endpoint>,
     /// Where cli.json is [env: COCOONBOX_CONFIG_DIR] [default: ~/.config/cocoonbox]
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Everywhere")]
     pub config_dir: Option<PathBuf>,
     /// Print JSON: the answer on standard output, errors on standard error
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Everywhere")]
     pub json: bool,
 }
 
@@ -57,8 +57,8 @@ pub struct Global {
 pub enum Verb {
     /// Sign in to a server
     #[command(after_long_help = "\
-The link or token is read from standard input, or asked for without showing it; it is never an argument, where
-other users of the machine could read it.
+The link or token is read from standard input, or asked for without showing
+it; it is never an argument, where other users of the machine could read it.
 
 Examples:
   cocoonbox login --link                        paste the link that `cocoonbox up` printed
@@ -77,8 +77,9 @@ Examples:
     Rsh(RshWords),
     /// Copy files and folders to or from a box
     #[command(after_long_help = "\
-One side is BOX:PATH; an empty BOX is your first box, a relative PATH begins at its home. Folders are copied whole;
-modes and times are kept, owners are not. When DST is a folder, SRC is put into it, else DST is its new name.
+One side is BOX:PATH; an empty BOX is your first box, a relative PATH begins at
+its home. Folders are copied whole; modes and times are kept, owners are not.
+When DST is a folder, SRC is put into it, else DST is its new name.
 
 Examples:
   cocoonbox cp notes.txt main:                  into the home folder of box main
@@ -94,8 +95,8 @@ Example:
     Doctor,
     /// Serve boxes on this machine until Ctrl-C
     #[command(after_long_help = "\
-The first start makes user admin, prints a one-use sign-in link (10 minutes) and signs this command line in.
-Stopping keeps all boxes; starting again finds them.
+The first start makes user admin, prints a one-use sign-in link (10 minutes) and
+signs this command line in. Stopping keeps all boxes; starting again finds them.
 
 Examples:
   cocoonbox up                                  on 127.0.0.1:7420
@@ -149,8 +150,9 @@ Examples:
     Ensure(NamedArgs),
     /// Put a box to sleep
     #[command(after_long_help = "\
-A sleeping box keeps its files, and its memory where the server can: processes then go on where they stood.
-With --to-disk processes end and files alone are kept.
+A sleeping box keeps its files, and its memory where the server can: processes
+then go on where they stood. With --to-disk processes end and files alone are
+kept.
 
 Examples:
   cocoonbox box hibernate scratch
@@ -160,7 +162,8 @@ Examples:
     Rename(RenameArgs),
     /// End a box and everything in it
     #[command(after_long_help = "\
-It asks first, by name; --yes answers beforehand. Without a terminal and without --yes nothing is ended.
+It asks first, by name; --yes answers beforehand. Without a terminal and
+without --yes nothing is ended.
 
 Examples:
   cocoonbox box rm scratch
@@ -168,7 +171,8 @@ Examples:
     Rm(RmArgs),
     /// Show or set when a box wakes by itself
     #[command(after_long_help = "\
-The five fields of a cron expression: minute, hour, day of month, month, day of week.
+The five fields of a cron expression: minute, hour, day of month, month, day of
+week.
 
 Examples:
   cocoonbox box schedule                                        show it
@@ -268,7 +272,7 @@ pub struct CpArgs {
 }
 
 /// `up`; the binary does it.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[non_exhaustive]
 pub struct UpArgs {
     /// Where boxes and users are kept [default: /var/lib/cocoonbox as root, else ~/.local/share/cocoonbox]

@@ -1,0 +1,134 @@
+//! The data directory: who owns it, who uses it, and the key kept in it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use cocoonbox_core::Entropy;
+use ed25519_dalek::SigningKey;
+use rustix::fs::FlockOperation;
+
+/// A data directory that this process alone uses.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes the directory where it is missing (mode 0700) and takes it for this process.
+    ///
+    /// # Errors
+    /// It belongs to somebody else, cannot be written, or another server uses it; the message says what to do.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .with_context(|| format!("the data directory {shown} cannot be made: choose another with --data DIR"))?;
+        let owner = fs::metadata(path).with_context(|| format!("the data directory {shown} cannot be read"))?.uid();
+        let own = rustix::process::geteuid().as_raw();
+        if owner != own {
+            bail!("the data directory {shown} belongs to uid {owner} and this server runs as uid {own}: run it as that user, or choose another with --data DIR");
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+            .with_context(|| format!("the data directory {shown} cannot be closed to others"))?;
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path.join("server.lock"))
+            .with_context(|| format!("the data directory {shown} cannot be written"))?;
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut holder = String::new();
+            let _ = (&lock).take(20).read_to_string(&mut holder);
+            bail!("another server (pid {}) uses the data directory {shown}: stop it, or choose another with --data DIR", holder.trim());
+        }
+        lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).with_context(|| format!("the data directory {shown} cannot be written: is the disk full?"))?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Returns the path of `name` in the directory.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Writes `name` as one step that survives power loss, readable by the owner alone.
+    ///
+    /// # Errors
+    /// The disk is full or the directory cannot be written.
+    pub fn write_secret(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+        let (target, temporary) = (self.join(name), self.join(&format!("{name}.new")));
+        let write = || {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &target)?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().with_context(|| format!("{} cannot be written", target.display()))
+    }
+
+    /// Returns the key that signs call tokens, made at the first start.
+    ///
+    /// # Errors
+    /// The key's file cannot be read or written, is open to others, or holds no key.
+    pub fn signing_key(&self, entropy: &dyn Entropy) -> anyhow::Result<SigningKey> {
+        const NAME: &str = "call-signing.key";
+        let path = self.join(NAME);
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.mode() & 0o077 != 0 => {
+                bail!("{} can be read by others: chmod 600 it if you are sure nobody did, else remove it and start again", path.display())
+            }
+            Ok(_) => {
+                let bytes = zeroize::Zeroizing::new(fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?);
+                let seed: &[u8; 32] = bytes.as_slice().try_into().with_context(|| format!("{} holds no key of 32 bytes", path.display()))?;
+                Ok(SigningKey::from_bytes(seed))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let mut seed = zeroize::Zeroizing::new([0_u8; 32]);
+                entropy.fill(seed.as_mut_slice())?;
+                self.write_secret(NAME, seed.as_slice())?;
+                Ok(SigningKey::from_bytes(&seed))
+            }
+            Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cocoonbox_core::SeededEntropy;
+
+    use super::*;
+
+    #[test]
+    fn a_second_server_is_told_who_holds_the_directory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let _first = DataDir::open(&path).unwrap();
+        let refused = DataDir::open(&path).unwrap_err().to_string();
+        assert!(refused.contains(&format!("pid {}", std::process::id())), "{refused}");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn the_signing_key_stays_and_is_closed_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataDir::open(folder.path()).unwrap();
+        let key = data.signing_key(&SeededEntropy::new(1)).unwrap();
+        assert_eq!(data.signing_key(&SeededEntropy::new(2)).unwrap().to_bytes(), key.to_bytes());
+        let path = data.join("call-signing.key");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(data.signing_key(&SeededEntropy::new(2)).is_err());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, b"short").unwrap();
+        assert!(data.signing_key(&SeededEntropy::new(2)).is_err());
+    }
+}

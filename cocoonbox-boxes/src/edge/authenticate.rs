@@ -1,0 +1,47 @@
+//! Who calls: the port that the edge asks, and the layer that asks it.
+
+use std::fmt;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::header::AUTHORIZATION;
+use http_body_util::BodyExt as _;
+use std::sync::Arc;
+use tonic::Status;
+
+use super::until::Until;
+use crate::Caller;
+
+/// Tells who shows a bearer token.
+///
+/// # Behavior
+/// - One look-up in memory: it neither waits nor fails.
+/// - An unknown, malformed or ended token is `None`; nothing tells the three apart.
+/// - The caller's `ended` fires when the token is revoked or replaced later.
+pub trait Authenticate: fmt::Debug + Send + Sync + 'static {
+    /// Returns the caller that `bearer` belongs to.
+    fn authenticate(&self, bearer: &str) -> Option<Caller>;
+}
+
+/// Refuses a request without a good token; lets the others through with their [`Caller`] among the extensions, and
+/// ends their answer when the token ends.
+pub(super) async fn require_caller(
+    State(authenticate): State<Arc<dyn Authenticate>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let caller = request
+        .headers()
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer ")))
+        .and_then(|bearer| authenticate.authenticate(bearer));
+    let Some(caller) = caller else {
+        return Status::unauthenticated("this call needs a valid token: sign in with `cocoonbox login`")
+            .into_http();
+    };
+    let ended = caller.ended.clone();
+    request.extensions_mut().insert(caller);
+    next.run(request).await.map(|body| axum::body::Body::new(Until::new(body, ended).boxed_unsync()))
+}

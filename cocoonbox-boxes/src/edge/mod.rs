@@ -1,0 +1,84 @@
+//! The edge: one port that serves the gRPC services and relays calls to agents.
+
+mod authenticate;
+mod relay;
+mod serve;
+mod until;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::any;
+use cocoonbox_core::Clock;
+use cocoonbox_wire::DESCRIPTORS;
+use ed25519_dalek::SigningKey;
+use tonic::service::Routes;
+
+pub use authenticate::Authenticate;
+pub use relay::Pool;
+pub use serve::{MAX_CONNECTIONS, serve};
+
+use crate::Engine;
+
+/// What an edge is made of.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Edge {
+    /// The box engine.
+    pub engine: Arc<Engine>,
+    /// Who callers are.
+    pub authenticate: Arc<dyn Authenticate>,
+    /// Signs call tokens; its public half is in each box's identity.
+    pub key: Arc<SigningKey>,
+    /// The time that call tokens carry.
+    pub clock: Arc<dyn Clock>,
+    /// The relay's connections; the engine's before-sleep hook closes them.
+    pub pool: Arc<Pool>,
+}
+
+impl Edge {
+    /// Puts an edge together.
+    pub fn new(
+        engine: Arc<Engine>,
+        authenticate: Arc<dyn Authenticate>,
+        key: Arc<SigningKey>,
+        clock: Arc<dyn Clock>,
+        pool: Arc<Pool>,
+    ) -> Self {
+        Self { engine, authenticate, key, clock, pool }
+    }
+
+    /// Returns the routes of the edge: `Boxes` and the relay behind a token, health and reflection open, and `open`,
+    /// services that check their callers themselves.
+    ///
+    /// # Errors
+    /// The descriptors compiled in cannot be served: a fault of the build.
+    pub async fn router(self, open: Routes) -> Result<Router, tonic_reflection::server::Error> {
+        let relay = Arc::new(relay::Relay::new(Arc::clone(&self.engine), self.key, self.clock, self.pool));
+        let boxes = Routes::new(crate::grpc::service(Arc::clone(&self.engine))).prepare().into_axum_router();
+        let guarded = boxes
+            .merge(
+                Router::new()
+                    .route("/cocoonbox.agent.v1.Session/{method}", any(relay::handle))
+                    .with_state(relay),
+            )
+            .reset_fallback()
+            .layer(from_fn_with_state(self.authenticate, authenticate::require_caller));
+
+        let (health, health_service) = tonic_health::server::health_reporter();
+        health.set_service_status("cocoonbox.control.v1.Boxes", tonic_health::ServingStatus::Serving).await;
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let open = open
+            .add_service(health_service)
+            .add_service(reflection().build_v1()?)
+            .add_service(reflection().build_v1alpha()?)
+            .prepare()
+            .into_axum_router();
+        Ok(open.merge(guarded))
+    }
+}

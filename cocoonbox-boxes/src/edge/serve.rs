@@ -1,0 +1,102 @@
+//! The part of the edge that accepts, spawns and waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cocoonbox_core::backend::BoxedDuplex;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::relay::{CONNECTION_WINDOW, Coupled, STREAM_WINDOW};
+
+/// The most connections that are served at once; later ones wait in the listener's queue.
+pub const MAX_CONNECTIONS: usize = 4096;
+const MAX_STREAMS: u32 = 512;
+const MAX_HEADER_BYTES: u32 = 32 * 1024;
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_ANSWER: Duration = Duration::from_secs(20);
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Serves `router` on `listener` until `shutdown` fires: HTTP/1.1 and HTTP/2 (h2c) on one port.
+///
+/// Open calls get 5 seconds to end.
+pub async fn serve(listener: TcpListener, router: axum::Router, shutdown: CancellationToken) {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_ANSWER);
+    let graceful = GracefulShutdown::new();
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let accepted = async {
+            let slot = Arc::clone(&slots).acquire_owned().await.ok();
+            (listener.accept().await, slot)
+        };
+        let (stream, slot) = tokio::select! {
+            () = shutdown.cancelled() => break,
+            (accepted, slot) = accepted => match accepted {
+                Ok((stream, _)) => (stream, slot),
+                Err(error) => {
+                    // out of descriptors: those that are open may end soon
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+        };
+        let _ = stream.set_nodelay(true);
+        let service =
+            router.clone().map_request(|request: http::Request<Incoming>| request.map(axum::body::Body::new));
+        let connection = builder
+            .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
+            .into_owned();
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+            drop(slot);
+        });
+    }
+    if tokio::time::timeout(GRACE, graceful.shutdown()).await.is_err() {
+        tracing::info!("calls that were still open are cut");
+    }
+}
+
+/// Starts HTTP/2 on a stream to an agent; the connection lives until `closed` fires or the agent ends it.
+pub(super) async fn handshake(
+    stream: BoxedDuplex,
+    closed: CancellationToken,
+) -> Result<SendRequest<Coupled<axum::body::Body>>, hyper::Error> {
+    let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .handshake(TokioIo::new(stream))
+        .await?;
+    tokio::spawn(async move {
+        tokio::select! {
+            () = closed.cancelled() => {}
+            ended = connection => if let Err(error) = ended {
+                tracing::debug!(%error, "the connection to an agent ended");
+            },
+        }
+    });
+    Ok(sender)
+}
