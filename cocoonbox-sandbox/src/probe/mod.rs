@@ -113,7 +113,7 @@ impl Report {
 
     /// Returns whether bubblewrap boxes run here: what they need is there, if only in part.
     pub fn boxes_run(&self) -> bool {
-        [namespace::NAME, tool::BUBBLEWRAP, place::SPACE, place::PATHS]
+        [namespace::NAME, tool::BUBBLEWRAP, place::DATA, place::SPACE, place::PATHS]
             .iter()
             .all(|name| self.check(name).is_some_and(|check| check.status != Status::No))
     }
@@ -148,6 +148,7 @@ pub async fn probe(options: &ProbeOptions) -> Report {
         tmux,
         rsync,
         git,
+        place::data(data),
         place::space(data),
         place::paths(data),
     ];

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::Check;
 
+pub(super) const DATA: &str = "data directory";
 pub(super) const SPACE: &str = "disk space";
 pub(super) const PATHS: &str = "socket paths";
 
@@ -28,6 +30,49 @@ const OWN_PART: usize = 64;
 fn nearest(data: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(data).ok()?;
     absolute.ancestors().find(|path| path.is_dir()).map(Path::to_path_buf)
+}
+
+/// Looks whether the directory is ours, or can be made.
+pub(super) fn data(data: &Path) -> Check {
+    let Some(place) = nearest(data) else {
+        let detail = format!("{} cannot be looked at", data.display());
+        return Check::no(
+            DATA,
+            detail,
+            "it or what is above it is out of reach",
+            "choose another with --data",
+        );
+    };
+    let writes = rustix::fs::access(&place, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
+    let owner = place.metadata().map(|found| found.uid()).ok();
+    judge_data(data, &place, owner, rustix::process::geteuid().as_raw(), writes.is_ok())
+}
+
+fn judge_data(data: &Path, place: &Path, owner: Option<u32>, user: u32, writes: bool) -> Check {
+    let there = std::path::absolute(data).is_ok_and(|absolute| absolute == place);
+    let chown = format!("chown -R {user} {}, or choose another with --data", data.display());
+    match owner {
+        Some(owner) if there && owner != user => {
+            let reason = format!("it belongs to uid {owner}, and this is uid {user}");
+            Check::no(
+                DATA,
+                format!("{} is somebody else's", data.display()),
+                reason,
+                format!("as root: {chown}"),
+            )
+        }
+        _ if !writes => {
+            let reason = format!("uid {user} cannot write in {}", place.display());
+            let detail = format!("{} cannot be used", data.display());
+            let remedy = format!(
+                "as root: mkdir -p {0} && chown {user} {0}, or choose another with --data",
+                data.display()
+            );
+            Check::no(DATA, detail, reason, remedy)
+        }
+        _ if there => Check::yes(DATA, data.display().to_string()),
+        _ => Check::yes(DATA, format!("{} can be made", data.display())),
+    }
 }
 
 /// Looks how much room there is.
@@ -117,6 +162,22 @@ mod tests {
             (u64::MAX, 10_000, Status::Yes),
         ] {
             assert_eq!(judge_space(Path::new("/"), free, files).status, status, "{free} {files}");
+        }
+    }
+
+    #[test]
+    fn a_directory_of_somebody_else_is_refused() {
+        let (data, root) = (Path::new("/srv/data"), Path::new("/srv"));
+        for (place, owner, writes, status, word) in [
+            (data, 1000, true, Status::Yes, "/srv/data"),
+            (data, 0, true, Status::No, "somebody else's"),
+            (data, 1000, false, Status::No, "cannot be used"),
+            (root, 0, true, Status::Yes, "can be made"),
+            (root, 0, false, Status::No, "cannot be used"),
+        ] {
+            let check = judge_data(data, place, Some(owner), 1000, writes);
+            assert_eq!(check.status, status, "{check:?}");
+            assert!(check.detail.contains(word), "{check:?}");
         }
     }
 

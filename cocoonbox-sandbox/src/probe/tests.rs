@@ -18,6 +18,7 @@ async fn every_answer_but_yes_has_a_reason_and_a_remedy() -> Result<(), Box<dyn 
         "tmux",
         "rsync",
         "git",
+        "data directory",
         "disk space",
         "socket paths",
     ];
@@ -33,7 +34,6 @@ async fn every_answer_but_yes_has_a_reason_and_a_remedy() -> Result<(), Box<dyn 
     assert!(report.boxes_run() || bubblewrap.status == Status::No, "{report:?}");
     let json = serde_json::to_value(&report)?;
     assert!(json["checks"][0]["status"].is_string());
-    println!("{}", serde_json::to_string_pretty(&json)?);
     Ok(())
 }
 
@@ -65,4 +65,40 @@ fn a_child_that_dies_says_so() {
         child::Word::default()
     });
     assert_eq!(end, child::End::Died);
+}
+
+/// Run by the test below, where nothing is allowed and no program is found.
+#[tokio::test]
+#[ignore = "only where user namespaces are switched off"]
+async fn inside_a_machine_that_can_do_nothing() {
+    let report = probe(&ProbeOptions::new("/tmp/cocoonbox-none".into())).await;
+    let check = |name: &str| report.check(name).expect("it is checked");
+    assert_eq!(check("user namespaces").status, Status::No, "{report:?}");
+    let remedy = check("user namespaces").remedy.clone().unwrap_or_default();
+    assert!(remedy.contains("sysctl -w user.max_user_namespaces"), "{remedy}");
+    for name in ["bubblewrap", "podman", "tmux", "rsync", "git"] {
+        assert_eq!(check(name).remedy, Some(format!("apt-get install -y {name}")), "{name}");
+    }
+    assert!(!report.boxes_run());
+}
+
+#[test]
+fn where_namespaces_are_switched_off_the_setting_is_named() -> Result<(), Box<dyn std::error::Error>> {
+    if namespace::check().status != Status::Yes {
+        return Ok(());
+    }
+    // a namespace has a limit of its own, which its root may set to nothing
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && PATH=/nonexistent exec \"$0\" \"$@\"";
+    let output = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "sh", "-c", script])
+        .arg(std::env::current_exe()?)
+        .args(["--exact", "probe::tests::inside_a_machine_that_can_do_nothing", "--ignored"])
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
 }
