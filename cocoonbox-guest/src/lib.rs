@@ -1,17 +1,23 @@
 #![doc = include_str!("../README.md")]
 
 mod base;
+mod feed;
 mod file;
+mod identity_file;
 mod limit;
+mod replay;
 mod ring;
 mod serve;
 mod signal;
 mod sys;
+mod terminfo;
 mod tree;
 
 pub use base::Base;
+pub use identity_file::IdentityFileError;
 pub use limit::{
     LimitError, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_PATH_BYTES, MAX_VARIABLE_BYTES, MAX_VARIABLES,
 };
+pub use serve::agent::{AgentError, AgentOptions, run as run_agent};
 pub use serve::init::{InitError, InitOptions, run as run_init};
 pub use sys::{adopt, harden};

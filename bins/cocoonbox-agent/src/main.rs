@@ -1,6 +1,6 @@
 //! What runs inside a box: its first process, and the agent that serves its owner.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::{env, fs};
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use cocoonbox_guest::{Base, InitOptions};
+use cocoonbox_guest::{AgentOptions, Base, InitOptions};
 
 /// What runs inside a box of cocoonbox.
 #[derive(Debug, Parser)]
@@ -71,7 +71,10 @@ fn init() -> anyhow::Result<()> {
 
 fn serve() -> anyhow::Result<()> {
     cocoonbox_guest::harden().context("hardening failed")?;
-    let _listener = inherited("COCOONBOX_AGENT_FD")?;
+    let listener = TcpListener::from(inherited("COCOONBOX_AGENT_FD")?);
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+    let options = AgentOptions::new(listener, Base::from_vars(env::vars_os()));
+    runtime()?.block_on(cocoonbox_guest::run_agent(options))?;
     Ok(())
 }
 
