@@ -87,8 +87,7 @@ impl CliError {
             Self::Usage(_) => exit::USAGE,
             Self::NotSignedIn { .. } | Self::Refused { .. } => exit::REFUSED,
             Self::Interrupted { .. } => exit::INTERRUPTED,
-            Self::Client(error) => client_status(error),
-            Self::Exec(ExecError::Call(error)) => client_status(error),
+            Self::Client(error) | Self::Exec(ExecError::Call(error)) => client_status(error),
             Self::Failed { .. } | Self::Exec(_) | Self::Store(_) => exit::FAILED,
         }
     }

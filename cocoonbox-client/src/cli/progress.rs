@@ -102,7 +102,9 @@ mod tests {
         ] {
             let mut out = Vec::new();
             let mut progress = Progress::new(&mut out, terminal, false);
-            events.iter().for_each(|event| progress.event(event));
+            for event in &events {
+                progress.event(event);
+            }
             drop(progress);
             assert_eq!(String::from_utf8_lossy(&out), expected);
         }

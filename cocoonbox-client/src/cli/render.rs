@@ -150,7 +150,7 @@ mod tests {
             (1023, "1023 B"),
             (1024, "1.0 KiB"),
             (1_600_000, "1.5 MiB"),
-            (u64::MAX, "16777216.0 TiB"),
+            (u64::MAX, "16777215.9 TiB"),
         ] {
             assert_eq!(bytes(count), text);
         }

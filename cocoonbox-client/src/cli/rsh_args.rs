@@ -243,7 +243,7 @@ impl<'a> Reader<'a> {
         let word = || value.to_str().ok_or_else(|| usage(format!("the value of {name} is not text")));
         match name {
             "--box" => {
-                self.args.name = Some(word()?.parse().map_err(|error| usage(format!("--box: {error}")))?)
+                self.args.name = Some(word()?.parse().map_err(|error| usage(format!("--box: {error}")))?);
             }
             "--endpoint" => {
                 self.args.endpoint =

@@ -45,7 +45,7 @@ mod tests {
         std::fs::write(path("x/xterm"), [0x1a, 1, 7])?;
         std::fs::write(path("66/foot"), [0x1e, 2, 8])?;
         std::fs::write(path("x/xtext"), b"xtext|a source, not compiled,")?;
-        std::fs::write(path("x/xhuge"), [&[0x1a, 1][..], &[0; 65536]].concat())?;
+        std::fs::write(path("x/xhuge"), [vec![0x1a, 1], vec![0; 65536]].concat())?;
         std::fs::write(path("secret"), [0x1a, 1, 9])?;
         let directories = [path("missing"), folder.path().to_owned()];
         for (term, expected) in [

@@ -24,4 +24,4 @@ pub use transport::{Transport, Wire};
 pub const MAX_UNACKNOWLEDGED: usize = 8 * 1024 * 1024;
 
 /// How long a lost connection is taken up again; the agent keeps the session as long.
-pub const REATTACH_FOR: std::time::Duration = std::time::Duration::from_secs(60);
+pub const REATTACH_FOR: std::time::Duration = std::time::Duration::from_mins(1);

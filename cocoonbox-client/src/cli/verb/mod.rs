@@ -21,7 +21,11 @@ use crate::control::OperationReply;
 
 /// What is left for the binary to do.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "a binary deals with all of them, once")]
+#[expect(
+    clippy::exhaustive_enums,
+    clippy::large_enum_variant,
+    reason = "a binary deals with all of them, once"
+)]
 pub enum Outcome {
     /// End with this status.
     Exit(u8),

@@ -69,7 +69,8 @@ fn nothing_is_written_outside_the_destination() -> Outcome {
     fs::create_dir(&outside)?;
     fs::write(outside.join("kept"), b"kept")?;
     let to = outside.to_str().ok_or("path")?.as_bytes();
-    let hostile: [(&str, Vec<(EntryType, &[u8], &[u8])>); 7] = [
+    type Entries<'a> = Vec<(EntryType, &'a [u8], &'a [u8])>;
+    let hostile: [(&str, Entries<'_>); 7] = [
         ("parent", vec![(EntryType::Regular, b"b/../../outside/new", b"")]),
         ("absolute", vec![(EntryType::Regular, b"/tmp/new", b"")]),
         ("another name", vec![(EntryType::Regular, b"other", b"")]),
