@@ -171,9 +171,9 @@ fn a_full_disk_is_said_and_leaves_nothing() -> Outcome {
         assert!(mount(&["-t", "tmpfs", "-o", "size=24m,mode=0700", "tmpfs"])?.success());
         let outcome = async {
             let backend = data.open().await?;
-            let claim = claim(&backend).await?;
+            let claim = claim(&*backend).await?;
             let _ = common::sh(
-                &backend,
+                &*backend,
                 &claim.id,
                 "head -c 100m /dev/zero >/workspace/full; head -c 100m /dev/zero >/workspace/full2",
             )
@@ -183,7 +183,7 @@ fn a_full_disk_is_said_and_leaves_nothing() -> Outcome {
             assert_eq!(backend.find(&ClaimFilter::all()).await?.len(), 1);
             // what is there can still be given up, and that makes room
             backend.release(&claim.id).await?;
-            let claim = common::claim(&backend).await?;
+            let claim = common::claim(&*backend).await?;
             backend.release(&claim.id).await?;
             Ok(())
         };
@@ -201,7 +201,7 @@ fn a_deep_data_directory_works() -> Outcome {
         fs::create_dir_all(path.parent().ok_or("has one")?)?;
         let backend = open(cocoonbox_sandbox::BwrapConfig::new(&path, common::agent())).await?;
         let claim = backend.claim(request("deep").with_doors(cocoonbox_core::backend::Doors::Bound)).await?;
-        assert_eq!(printed(&backend, &claim.id, "echo here").await?, "here");
+        assert_eq!(printed(&*backend, &claim.id, "echo here").await?, "here");
         backend.release(&claim.id).await?;
         Ok(())
     })
@@ -279,7 +279,7 @@ fn a_guest_that_turns_silent_holds_up_only_its_callers() -> Outcome {
             time.sleep(1000)\n";
         let agent = guest(programs.path(), body)?;
         let backend = open(cocoonbox_sandbox::BwrapConfig::new(data.path(), agent)).await?;
-        let claim = claim(&backend).await?;
+        let claim = claim(&*backend).await?;
         let port = Target::Port(NonZeroU16::new(80).ok_or("not zero")?);
         let stuck = tokio::spawn({
             let (backend, id) = (backend.clone(), claim.id.clone());

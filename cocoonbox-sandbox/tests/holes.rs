@@ -13,16 +13,16 @@ fn a_box_has_no_network_but_its_own_loopback() -> Outcome {
     as_root_and_as_a_user("a_box_has_no_network_but_its_own_loopback", || async {
         let data = Data::new()?;
         let backend = data.open().await?;
-        let claim = claim(&backend).await?;
+        let claim = claim(&*backend).await?;
         let seen = "import fcntl, socket, struct\n\
             print(sorted(name for _, name in socket.if_nameindex()))\n\
             for address in ('127.0.0.1', '10.203.0.1'):\n\
             \x20   s = socket.create_server((address, 0)); c = socket.create_connection(s.getsockname()); print('own', address)\n\
             socket.create_server(('10.203.0.1', 53)); print('low port')";
-        let seen = printed(&backend, &claim.id, &format!("python3 -c \"{seen}\"")).await?;
+        let seen = printed(&*backend, &claim.id, &format!("python3 -c \"{seen}\"")).await?;
         assert_eq!(seen, "['lo']\nown 127.0.0.1\nown 10.203.0.1\nlow port");
         let routes = printed(
-            &backend,
+            &*backend,
             &claim.id,
             "cat /proc/net/route | wc -l; grep -v ' lo$' /proc/net/ipv6_route | wc -l",
         )
@@ -43,7 +43,7 @@ fn a_box_has_no_network_but_its_own_loopback() -> Outcome {
         let outside = std::process::Command::new("python3").args(["-c", &dial]).output()?;
         assert_eq!(String::from_utf8_lossy(&outside.stdout), "answers\nanswers\n");
         let inside = printed(
-            &backend,
+            &*backend,
             &claim.id,
             &format!("cat >/tmp/dial.py <<'END'\n{dial}\nEND\npython3 /tmp/dial.py"),
         )
@@ -59,20 +59,20 @@ fn a_box_sees_nothing_of_the_host_but_its_programs() -> Outcome {
     as_root_and_as_a_user("a_box_sees_nothing_of_the_host_but_its_programs", || async {
         let data = Data::new()?;
         let backend = data.open().await?;
-        let (one, other) = (claim(&backend).await?, claim(&backend).await?);
+        let (one, other) = (claim(&*backend).await?, claim(&*backend).await?);
         printed(
-            &backend,
+            &*backend,
             &other.id,
             "echo secret >/workspace/secret-of-another; echo secret >/home/user/secret-of-another",
         )
         .await?;
         let top =
-            printed(&backend, &one.id, "ls -A / /home /root /etc/ssl 2>&1; ls -A /opt /opt/cocoonbox/bin")
+            printed(&*backend, &one.id, "ls -A / /home /root /etc/ssl 2>&1; ls -A /opt /opt/cocoonbox/bin")
                 .await?;
         for hidden in ["sys", "boot", "work", "lost+found", "private"] {
             assert!(!top.lines().any(|line| line == hidden), "{hidden} in {top}");
         }
-        assert_eq!(printed(&backend, &one.id, "ls -A /home; ls -A /opt").await?, "user\ncocoonbox");
+        assert_eq!(printed(&*backend, &one.id, "ls -A /home; ls -A /opt").await?, "user\ncocoonbox");
         let hidden = [
             data.path().display().to_string(),
             "/etc/shadow".to_owned(),
@@ -84,24 +84,24 @@ fn a_box_sees_nothing_of_the_host_but_its_programs() -> Outcome {
             "/sys/kernel".to_owned(),
         ];
         for path in hidden {
-            assert_ne!(sh(&backend, &one.id, &format!("ls -d {path}")).await?.code, 0, "{path}");
+            assert_ne!(sh(&*backend, &one.id, &format!("ls -d {path}")).await?.code, 0, "{path}");
         }
         // the positive control: what another box wrote is there, in that box
         let find = "find / -xdev -name secret-of-another 2>/dev/null | sort; find /home /workspace /tmp -name secret-of-another | sort";
-        assert_eq!(printed(&backend, &one.id, find).await?, "");
+        assert_eq!(printed(&*backend, &one.id, find).await?, "");
         assert_eq!(
-            printed(&backend, &other.id, find).await?,
+            printed(&*backend, &other.id, find).await?,
             "/home/user/secret-of-another\n/workspace/secret-of-another"
         );
-        let accounts = printed(&backend, &one.id, "cut -d: -f1 /etc/passwd").await?;
+        let accounts = printed(&*backend, &one.id, "cut -d: -f1 /etc/passwd").await?;
         assert_eq!(accounts, "root\nuser\nnobody");
         let written = "for p in / /usr /usr/bin /etc /opt /opt/cocoonbox/bin /run/cocoonbox-identity /dev /proc/sys/net/ipv4; do touch $p/x 2>/dev/null && echo $p; done; \
             for p in /home/user /workspace /tmp /run /dev/shm /var/tmp; do touch $p/x && echo $p; done";
         assert_eq!(
-            printed(&backend, &one.id, written).await?,
+            printed(&*backend, &one.id, written).await?,
             "/home/user\n/workspace\n/tmp\n/run\n/dev/shm\n/var/tmp"
         );
-        let others = printed(&backend, &one.id, "ls -d /proc/[0-9]* | wc -l").await?.parse::<u32>()?;
+        let others = printed(&*backend, &one.id, "ls -d /proc/[0-9]* | wc -l").await?.parse::<u32>()?;
         assert!(others < 10, "{others} processes are seen");
         Ok(())
     })
@@ -112,9 +112,9 @@ fn a_box_has_no_rights_and_is_never_the_hosts_root() -> Outcome {
     as_root_and_as_a_user("a_box_has_no_rights_and_is_never_the_hosts_root", || async {
         let data = Data::new()?;
         let backend = data.open().await?;
-        let claim = claim(&backend).await?;
+        let claim = claim(&*backend).await?;
         let status = printed(
-            &backend,
+            &*backend,
             &claim.id,
             "grep -E '^(Cap|NoNewPrivs|Groups)' /proc/self/status | tr -s '\\t ' ' '",
         )
@@ -150,11 +150,11 @@ fn a_box_has_no_rights_and_is_never_the_hosts_root() -> Outcome {
             "hostname other",
             "ip addr add 10.9.9.9/32 dev lo",
         ] {
-            assert_ne!(sh(&backend, &claim.id, refused).await?.code, 0, "{refused}");
+            assert_ne!(sh(&*backend, &claim.id, refused).await?.code, 0, "{refused}");
         }
         for masked in ["keys", "timer_list", "sysrq-trigger", "kcore", "sched_debug"] {
             let size =
-                sh(&backend, &claim.id, &format!("cat /proc/{masked} 2>/dev/null | head -c 10 | wc -c"))
+                sh(&*backend, &claim.id, &format!("cat /proc/{masked} 2>/dev/null | head -c 10 | wc -c"))
                     .await?
                     .out;
             assert_eq!(size.trim(), "0", "{masked}");
@@ -169,15 +169,15 @@ fn a_box_that_may_nest_makes_sandboxes_of_its_own() -> Outcome {
         let data = Data::new()?;
         let backend = data.open().await?;
         let nested = "bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev -- /bin/sh -c 'echo $$; ls -d /proc/[0-9]* | wc -l'";
-        let plain = claim(&backend).await?;
-        assert_ne!(sh(&backend, &plain.id, nested).await?.code, 0);
+        let plain = claim(&*backend).await?;
+        assert_ne!(sh(&*backend, &plain.id, nested).await?.code, 0);
         let nesting = backend.claim(request("nests").with_nesting(Nesting::Allowed)).await?;
-        assert_eq!(printed(&backend, &nesting.id, &format!("{nested} | head -1")).await?, "2");
+        assert_eq!(printed(&*backend, &nesting.id, &format!("{nested} | head -1")).await?, "2");
         // root inside a namespace of its own is not the host's
-        let root = printed(&backend, &nesting.id, "unshare -rn sh -c 'id -u; cat /etc/shadow 2>&1 | wc -l; echo 1 >/proc/sys/kernel/pid_max || echo no' 2>/dev/null").await?;
+        let root = printed(&*backend, &nesting.id, "unshare -rn sh -c 'id -u; cat /etc/shadow 2>&1 | wc -l; echo 1 >/proc/sys/kernel/pid_max || echo no' 2>/dev/null").await?;
         assert_eq!(root, "0\n1\nno");
         let claim_directory = data.path().display().to_string();
-        assert_ne!(sh(&backend, &nesting.id, &format!("unshare -r ls {claim_directory}")).await?.code, 0);
+        assert_ne!(sh(&*backend, &nesting.id, &format!("unshare -r ls {claim_directory}")).await?.code, 0);
         Ok(())
     })
 }
@@ -198,7 +198,7 @@ fn host_owned_files_are_read_and_never_written() -> Outcome {
             .await?;
         assert_eq!(
             printed(
-                &backend,
+                &*backend,
                 &claim.id,
                 "cat /etc/machine-id; cat /proc/sys/kernel/hostname; cat /etc/hostname"
             )
@@ -206,7 +206,7 @@ fn host_owned_files_are_read_and_never_written() -> Outcome {
             "0123\nthe-box\nthe-box"
         );
         backend.put_host_file(&claim.id, file(b"4567\n")).await?;
-        assert_eq!(printed(&backend, &claim.id, "cat /etc/machine-id").await?, "4567");
+        assert_eq!(printed(&*backend, &claim.id, "cat /etc/machine-id").await?, "4567");
         for refused in [
             "rm /run/cocoonbox-identity/machine-id",
             "echo x >/run/cocoonbox-identity/machine-id",
@@ -218,14 +218,14 @@ fn host_owned_files_are_read_and_never_written() -> Outcome {
             "chmod 000 /run/cocoonbox-doors/door.sock",
             "rm -rf /opt/cocoonbox",
         ] {
-            assert_ne!(sh(&backend, &claim.id, refused).await?.code, 0, "{refused}");
+            assert_ne!(sh(&*backend, &claim.id, refused).await?.code, 0, "{refused}");
         }
         let door = "import socket\n\
             s = socket.socket(socket.AF_UNIX); s.connect('/run/cocoonbox-doors/door.sock')\n\
             s.sendall(b'{\"door\":\"gateway\"}\\nGET / HTTP/1.1\\r\\n\\r\\n')\n\
             print(s.makefile().read().splitlines()[-1])";
         let said = printed(
-            &backend,
+            &*backend,
             &claim.id,
             &format!("cat >/tmp/door.py <<'END'\n{door}\nEND\npython3 /tmp/door.py"),
         )
@@ -233,8 +233,8 @@ fn host_owned_files_are_read_and_never_written() -> Outcome {
         assert_eq!(said, "no egress policy");
         let too_large = HostFile::new(HostFileName::identity(), vec![b'x'; HostFile::MAX_BYTES + 1]);
         assert!(backend.put_host_file(&claim.id, too_large).await.is_err());
-        let bare = common::claim(&backend).await?;
-        assert_ne!(sh(&backend, &bare.id, "ls /run/cocoonbox-doors").await?.code, 0);
+        let bare = common::claim(&*backend).await?;
+        assert_ne!(sh(&*backend, &bare.id, "ls /run/cocoonbox-doors").await?.code, 0);
         Ok(())
     })
 }
@@ -244,7 +244,7 @@ fn a_list_of_processes_shows_no_options_and_no_descriptor_leaks_in() -> Outcome 
     as_root_and_as_a_user("a_list_of_processes_shows_no_options_and_no_descriptor_leaks_in", || async {
         let data = Data::new()?;
         let backend = data.open().await?;
-        let claim = claim(&backend).await?;
+        let claim = claim(&*backend).await?;
         let lines: Vec<_> = processes_of(&data.path())
             .into_iter()
             .map(|pid| {
@@ -257,9 +257,12 @@ fn a_list_of_processes_shows_no_options_and_no_descriptor_leaks_in() -> Outcome 
                 assert!(!line.contains(option), "{line}");
             }
         }
-        let open =
-            printed(&backend, &claim.id, "ls /proc/self/fd | tr '\\n' ' '; env | grep -c COCOONBOX_ || true")
-                .await?;
+        let open = printed(
+            &*backend,
+            &claim.id,
+            "ls /proc/self/fd | tr '\\n' ' '; env | grep -c COCOONBOX_ || true",
+        )
+        .await?;
         assert_eq!(open, "0 1 2 3 0");
         Ok(())
     })

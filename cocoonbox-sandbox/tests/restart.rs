@@ -20,13 +20,13 @@ fn processes_and_tmux_outlive_a_restart_of_the_node() -> Outcome {
         let backend = data.open().await?;
         let claim = backend.claim(request("lasts").with_doors(Doors::Bound)).await?;
         sh_detached(
-            &backend,
+            &*backend,
             &claim.id,
             "n=0; while :; do n=$((n+1)); echo $n >/tmp/.n; mv /tmp/.n /tmp/n; sleep 0.02; done",
         )
         .await?;
-        printed(&backend, &claim.id, "tmux new-session -d -s kept 'sleep 1000'").await?;
-        eventually("the counter runs", async || printed(&backend, &claim.id, "cat /tmp/n").await.is_ok())
+        printed(&*backend, &claim.id, "tmux new-session -d -s kept 'sleep 1000'").await?;
+        eventually("the counter runs", async || printed(&*backend, &claim.id, "cat /tmp/n").await.is_ok())
             .await?;
         let before = processes_of(&data.path());
         drop(backend);
@@ -36,14 +36,14 @@ fn processes_and_tmux_outlive_a_restart_of_the_node() -> Outcome {
         let after = processes_of(&data.path());
         assert!(after.len() >= 5 && after.iter().all(|pid| before.contains(pid)), "{before:?} {after:?}");
         let count = async || {
-            printed(&backend, &claim.id, "cat /tmp/n").await.ok().and_then(|text| text.parse::<u64>().ok())
+            printed(&*backend, &claim.id, "cat /tmp/n").await.ok().and_then(|text| text.parse::<u64>().ok())
         };
         let first = count().await;
         eventually("the counter goes on", async || count().await > first).await?;
-        assert!(printed(&backend, &claim.id, "tmux ls").await?.starts_with("kept:"));
+        assert!(printed(&*backend, &claim.id, "tmux ls").await?.starts_with("kept:"));
         let door = "printf '{\"door\":\"http\"}\\nGET http://a/ HTTP/1.1\\r\\n\\r\\n' | timeout 5 python3 -c 'import socket,sys\n\
             s=socket.socket(socket.AF_UNIX); s.connect(\"/run/cocoonbox-doors/door.sock\"); s.sendall(sys.stdin.buffer.read()); print(s.recv(12).decode())'";
-        assert_eq!(printed(&backend, &claim.id, door).await?, "HTTP/1.1 403");
+        assert_eq!(printed(&*backend, &claim.id, door).await?, "HTTP/1.1 403");
 
         // frozen over a restart, too
         assert_eq!(backend.hibernate(&claim.id, HibernateTo::Memory).await?, Memory::Kept);
@@ -54,7 +54,7 @@ fn processes_and_tmux_outlive_a_restart_of_the_node() -> Outcome {
             ClaimState::Hibernated { memory: Memory::Kept }
         );
         assert_eq!(backend.wake(&claim.id).await?, Memory::Kept);
-        assert!(printed(&backend, &claim.id, "tmux ls").await?.starts_with("kept:"));
+        assert!(printed(&*backend, &claim.id, "tmux ls").await?.starts_with("kept:"));
 
         // one that died while nobody looked
         drop(backend);
@@ -73,7 +73,7 @@ fn a_box_whose_death_is_seen_after_adoption_is_failed() -> Outcome {
         let data = Data::new()?;
         drop({
             let backend = data.open().await?;
-            claim(&backend).await?;
+            claim(&*backend).await?;
             backend
         });
         let backend = data.open().await?;
@@ -122,7 +122,7 @@ fn a_node_at_work() -> Outcome {
     run(|| async {
         let backend = open(cocoonbox_sandbox::BwrapConfig::new(path, common::agent())).await?;
         loop {
-            let claim = claim(&backend).await?;
+            let claim = claim(&*backend).await?;
             backend.hibernate(&claim.id, HibernateTo::Memory).await?;
             backend.wake(&claim.id).await?;
             backend.hibernate(&claim.id, HibernateTo::Disk).await?;
@@ -150,10 +150,10 @@ fn a_node_killed_at_any_time_leaves_nothing_half_done() -> Outcome {
             let backend = data.open().await?;
             for claim in backend.find(&ClaimFilter::all()).await? {
                 if claim.state == ClaimState::Running {
-                    printed(&backend, &claim.id, "true").await?;
+                    printed(&*backend, &claim.id, "true").await?;
                 } else {
                     backend.wake(&claim.id).await?;
-                    printed(&backend, &claim.id, "true").await?;
+                    printed(&*backend, &claim.id, "true").await?;
                 }
                 backend.release(&claim.id).await?;
             }

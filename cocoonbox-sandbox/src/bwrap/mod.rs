@@ -35,7 +35,7 @@ pub use config::BwrapConfig;
 pub use error::OpenError;
 
 use cgroup::Cgroups;
-use error::{BACKEND, invalid, refused, unavailable};
+use error::{BACKEND, refused, unavailable};
 use journal::{Phase, Process, Record};
 use registry::{Entry, Registry, check_uids, hold};
 use start::Places;
@@ -111,13 +111,7 @@ impl BwrapBackend {
 #[async_trait]
 impl SandboxBackend for BwrapBackend {
     fn capabilities(&self) -> Capabilities {
-        let freeze = if self.inner.cgroups.is_some() { Freeze::Kernel } else { Freeze::Signals };
-        Capabilities::new(BACKEND)
-            .with_network_modes(vec![NetworkMode::None, NetworkMode::Egress])
-            .with_freeze(freeze)
-            .with_survives_restart(true)
-            .with_nesting(true)
-            .with_tenants(true)
+        self.inner.capabilities()
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, BackendError> {
@@ -197,7 +191,7 @@ impl SandboxBackend for BwrapBackend {
     }
 
     async fn put_host_file(&self, id: &SandboxId, file: HostFile) -> Result<(), BackendError> {
-        check_host_file(&file)?;
+        file.check()?;
         let (inner, entry) = self.inner.of(id)?;
         serve::to_the_end(async move {
             let _record = inner.turn(&entry).await?;
@@ -234,6 +228,16 @@ impl Tenants for BwrapBackend {
 }
 
 impl Inner {
+    fn capabilities(&self) -> Capabilities {
+        let freeze = if self.cgroups.is_some() { Freeze::Kernel } else { Freeze::Signals };
+        Capabilities::new(BACKEND)
+            .with_network_modes(vec![NetworkMode::None, NetworkMode::Egress])
+            .with_freeze(freeze)
+            .with_survives_restart(true)
+            .with_nesting(true)
+            .with_tenants(true)
+    }
+
     fn of(self: &Arc<Self>, id: &SandboxId) -> Result<(Arc<Self>, Arc<Entry>), BackendError> {
         Ok((Arc::clone(self), hold(&self.registry).entry(id)?))
     }
@@ -250,7 +254,7 @@ impl Inner {
     }
 
     async fn claim(self: Arc<Self>, request: ClaimRequest) -> Result<Claim, BackendError> {
-        check_request(&request)?;
+        request.check(&self.capabilities())?;
         if image::find(&self.data, &request.image).is_none() {
             return Err(BackendError::UnknownImage { image: request.image.as_str().to_owned() });
         }
@@ -343,7 +347,13 @@ impl Inner {
         match record.phase {
             Phase::Running | Phase::Frozen => {}
             Phase::Stopped => return Ok(Memory::Lost),
-            _ => return Err(conflict(record, "it died; wake or release it")),
+            Phase::Failed { .. } => {
+                self.end(entry, record).await?;
+                self.step(entry, record, Phase::Stopped)?;
+                entry.show(record);
+                return Ok(Memory::Lost);
+            }
+            _ => return Err(conflict(record, "it is between two states")),
         }
         if to == HibernateTo::Disk {
             self.step(entry, record, Phase::Stopping)?;
@@ -462,33 +472,4 @@ fn conflict(record: &Record, reason: &str) -> BackendError {
         _ => reason.to_owned(),
     };
     BackendError::Conflict { id: record.id.clone(), reason }
-}
-
-fn check_request(request: &ClaimRequest) -> Result<(), BackendError> {
-    if !matches!(request.network, NetworkMode::None | NetworkMode::Egress) {
-        let what = format!("give a box the network mode {:?}", request.network);
-        return Err(BackendError::Unsupported { backend: BACKEND, what });
-    }
-    if let Some(hostname) = &request.hostname {
-        let good = (1..=63).contains(&hostname.len())
-            && !hostname.starts_with('-')
-            && !hostname.ends_with('-')
-            && hostname
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-        if !good {
-            return Err(invalid("a host name is 1 to 63 of a-z, 0-9 and -, without - at its ends"));
-        }
-    }
-    if request.host_files.len() > 64 {
-        return Err(invalid("more than 64 host files"));
-    }
-    request.host_files.iter().try_for_each(check_host_file)
-}
-
-fn check_host_file(file: &HostFile) -> Result<(), BackendError> {
-    if file.bytes.len() > HostFile::MAX_BYTES {
-        return Err(invalid(format!("the host file {} is over 64 KiB", file.name.as_str())));
-    }
-    Ok(())
 }

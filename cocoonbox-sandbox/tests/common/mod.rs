@@ -18,7 +18,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 pub type Outcome = Result<(), Box<dyn Error>>;
 
 /// The uid of the second run; no account of the machine has it.
-const ORDINARY: &str = "61234";
+pub const ORDINARY: &str = "61234";
 
 /// Runs `story` as whoever runs the tests and, where that is root, once more as an ordinary user.
 pub fn as_root_and_as_a_user<F: Future<Output = Outcome>>(name: &str, story: impl FnOnce() -> F) -> Outcome {
@@ -107,7 +107,7 @@ impl Drop for Data {
 }
 
 /// The directory of a box process's cgroup, where the backend made one.
-fn cgroup_of(pid: i32) -> Option<PathBuf> {
+pub fn cgroup_of(pid: i32) -> Option<PathBuf> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let path =
         text.lines().find_map(|line| line.strip_prefix("0::/")).filter(|path| path.contains("cocoonbox-"))?;
@@ -160,17 +160,17 @@ pub struct Ran {
 }
 
 /// Runs a shell command in a box.
-pub async fn sh(backend: &BwrapBackend, id: &SandboxId, command: &str) -> Result<Ran, Box<dyn Error>> {
+pub async fn sh(backend: &dyn SandboxBackend, id: &SandboxId, command: &str) -> Result<Ran, Box<dyn Error>> {
     exec(backend, id, &["/bin/sh", "-c", command], false).await
 }
 
 /// Starts a shell command in a box and leaves it running.
-pub async fn sh_detached(backend: &BwrapBackend, id: &SandboxId, command: &str) -> Outcome {
+pub async fn sh_detached(backend: &dyn SandboxBackend, id: &SandboxId, command: &str) -> Outcome {
     exec(backend, id, &["/bin/sh", "-c", command], true).await.map(|_| ())
 }
 
 async fn exec(
-    backend: &BwrapBackend,
+    backend: &dyn SandboxBackend,
     id: &SandboxId,
     argv: &[&str],
     detach: bool,
@@ -205,7 +205,7 @@ async fn exec(
 
 /// What a command printed; one that fails is an error.
 pub async fn printed(
-    backend: &BwrapBackend,
+    backend: &dyn SandboxBackend,
     id: &SandboxId,
     command: &str,
 ) -> Result<String, Box<dyn Error>> {
@@ -226,6 +226,6 @@ pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) -> Out
 }
 
 /// Claims a box of the host's image.
-pub async fn claim(backend: &BwrapBackend) -> Result<Claim, Box<dyn Error>> {
+pub async fn claim(backend: &dyn SandboxBackend) -> Result<Claim, Box<dyn Error>> {
     Ok(backend.claim(request("test")).await?)
 }
