@@ -163,3 +163,15 @@ async fn serving_follows_another_server() {
     let story = serving_follows_changes(subject, Arc::new(there));
     tokio::time::timeout(Duration::from_secs(30), story).await.expect("in time");
 }
+
+#[tokio::test]
+async fn a_check_does_not_reach_the_store() {
+    let store = FaultyUserStore::new(MemoryUserStore::default(), []);
+    let (_, device) = with_device(&store).await;
+    let index = TokenIndex::load(&store).await.expect("the tokens");
+    let calls = store.calls();
+    for _ in 0..1000 {
+        show(&index, &device).expect("in");
+    }
+    assert_eq!(store.calls(), calls);
+}

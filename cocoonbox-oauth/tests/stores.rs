@@ -1,5 +1,7 @@
 //! The contract of `UserStore`, on every store there is.
 
+use std::future::{Ready, ready};
+
 use cocoonbox_core::Timestamp;
 use cocoonbox_db::testkit::TestDb;
 use cocoonbox_oauth::testkit::Subject;
@@ -8,10 +10,10 @@ use cocoonbox_oauth::{FaultyUserStore, MemoryUserStore, SqlUserStore};
 mod memory {
     use super::*;
 
-    async fn make() -> Option<(Subject, ())> {
+    fn make() -> Ready<Option<(Subject, ())>> {
         let store = MemoryUserStore::default();
         let changes = store.changes();
-        Some((Subject { store: std::sync::Arc::new(store), changes }, ()))
+        ready(Some((Subject { store: std::sync::Arc::new(store), changes }, ())))
     }
     cocoonbox_oauth::user_store_suite!(make());
 }
@@ -20,10 +22,10 @@ mod memory {
 mod faulty {
     use super::*;
 
-    async fn make() -> Option<(Subject, ())> {
+    fn make() -> Ready<Option<(Subject, ())>> {
         let store = MemoryUserStore::default();
         let changes = store.changes();
-        Some((Subject { store: std::sync::Arc::new(FaultyUserStore::new(store, [])), changes }, ()))
+        ready(Some((Subject { store: std::sync::Arc::new(FaultyUserStore::new(store, [])), changes }, ())))
     }
     cocoonbox_oauth::user_store_suite!(make());
 }

@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn failures_run_out_and_come_back() {
-        let limiter = Limiter::new(RedeemLimits::new(2, Duration::from_secs(60)));
+        let limiter = Limiter::new(RedeemLimits::new(2, Duration::from_mins(1)));
         let (a, b) = (Some(IpAddr::from([10, 0, 0, 1])), Some(IpAddr::from([10, 0, 0, 2])));
         let at = Timestamp::from_millis(0);
         limiter.take(a, at).expect("a first").give_back();
@@ -108,12 +108,12 @@ mod tests {
         assert!(limiter.take(a, at).is_ok());
         assert_eq!(limiter.take(a, at.plus(Duration::from_secs(20))).err(), Some(Duration::from_secs(40)));
         assert!(limiter.take(b, at).is_ok());
-        assert!(limiter.take(a, at.plus(Duration::from_secs(60))).is_ok());
+        assert!(limiter.take(a, at.plus(Duration::from_mins(1))).is_ok());
     }
 
     #[test]
     fn neighbours_in_one_network_share_a_count() {
-        let limiter = Limiter::new(RedeemLimits::new(1, Duration::from_secs(60)));
+        let limiter = Limiter::new(RedeemLimits::new(1, Duration::from_mins(1)));
         let (a, b) = ("2001:db8::1".parse().ok(), "2001:db8::2".parse().ok());
         assert!(limiter.take(a, Timestamp::default()).is_ok());
         assert!(limiter.take(b, Timestamp::default()).is_err());
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_crowd_of_addresses_shares_one_count() {
-        let limiter = Limiter::new(RedeemLimits::new(1, Duration::from_secs(60)));
+        let limiter = Limiter::new(RedeemLimits::new(1, Duration::from_mins(1)));
         let address = |n: u32| Some(IpAddr::from(n.to_be_bytes()));
         for n in 0..ADDRESSES_MAX as u32 {
             assert!(limiter.take(address(n), Timestamp::default()).is_ok());

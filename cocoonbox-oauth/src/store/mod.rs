@@ -159,7 +159,8 @@ pub trait UserStore: fmt::Debug + Send + Sync + 'static {
     /// Makes a user together with its first credentials.
     ///
     /// # Behavior
-    /// - Of callers that race for one name exactly one succeeds; the others get [`UserStoreError::NameTaken`].
+    /// - Of callers that race for one name exactly one succeeds; the others get [`UserStoreError::NameTaken`],
+    ///   which goes before [`UserStoreError::Taken`] when the id is in use, too.
     /// - The revision is stored as 1, whatever `user` says.
     async fn create_user(&self, user: &User, credentials: &[Credential]) -> Result<(), UserStoreError>;
 

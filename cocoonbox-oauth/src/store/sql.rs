@@ -16,8 +16,8 @@ pub const CHANNEL: &str = "cocoonbox_users";
 const STEPS: Migrations =
     Migrations::new("oauth", &[Migration::new(1, "users", include_str!("0001_users.sql"))]);
 
-const INSERT_USER: &str =
-    "INSERT INTO users (id, name, admin, disabled, created_at, revision) VALUES ($1, $2, $3, $4, $5, 1)";
+const INSERT_USER: &str = "INSERT INTO users (id, name, admin, disabled, created_at, revision) VALUES ($1, $2, $3, $4, $5, 1) \
+     ON CONFLICT DO NOTHING";
 const USER_BY_ID: &str = "SELECT id, name, admin, disabled, created_at, revision FROM users WHERE id = $1";
 const USER_BY_NAME: &str =
     "SELECT id, name, admin, disabled, created_at, revision FROM users WHERE name = $1";
@@ -135,7 +135,7 @@ fn failed(error: sqlx::Error) -> UserStoreError {
     DbError::from(error).into()
 }
 
-/// As [`failed`], for writes of a user's name.
+/// As [`failed`], for a change of a user's name.
 fn name_failed(user: &User) -> impl Fn(sqlx::Error) -> UserStoreError + '_ {
     |error| match DbError::from(error) {
         error if error.violates("users_name_key") => UserStoreError::NameTaken { name: user.name.clone() },
@@ -242,7 +242,7 @@ impl SqlUserStore {
 impl UserStore for SqlUserStore {
     async fn create_user(&self, user: &User, credentials: &[Credential]) -> Result<(), UserStoreError> {
         let mut tx = self.db.begin().await?;
-        on_tx!(tx, c => {
+        let made = on_tx!(tx, c => {
             sqlx::query(INSERT_USER)
                 .bind(user.id.as_str())
                 .bind(user.name.as_str())
@@ -251,9 +251,20 @@ impl UserStore for SqlUserStore {
                 .bind(user.created_at.micros())
                 .execute(c)
                 .await
-                .map(drop)
+                .map(|done| done.rows_affected())
         })
-        .map_err(name_failed(user))?;
+        .map_err(failed)?;
+        if made == 0 {
+            // which of two constraints an engine names when both stand against it differs, so it is looked up
+            let name = user.name.as_str();
+            let taken: Option<UserRow> =
+                on_tx!(tx, c => sqlx::query_as(USER_BY_NAME).bind(name).fetch_optional(c).await)
+                    .map_err(failed)?;
+            return Err(match taken {
+                Some(_) => UserStoreError::NameTaken { name: user.name.clone() },
+                None => UserStoreError::Taken,
+            });
+        }
         for credential in credentials {
             if *credential.user() != user.id
                 && Self::lock(&mut tx, credential.user().as_str()).await?.is_none()
