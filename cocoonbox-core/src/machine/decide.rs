@@ -257,9 +257,8 @@ fn tick(
         BoxState::Running if held => Decision::nothing(),
         BoxState::Running => match record.sleep_at {
             Some(at) if at <= now => sleep(HibernateTo::Memory, Cause::Schedule),
-            Some(_) => Decision::nothing(),
             None if over(used_at.max(record.woke_at), rules.idle) => sleep(HibernateTo::Memory, Cause::Idle),
-            None => Decision::nothing(),
+            Some(_) | None => Decision::nothing(),
         },
         BoxState::Hibernated
             if record.memory == Some(Memory::Kept)
