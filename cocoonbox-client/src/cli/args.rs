@@ -14,7 +14,7 @@ use crate::{BoxRef, Endpoint};
 #[command(
     name = "cocoonbox",
     version,
-    max_term_width = 100,
+    term_width = 100,
     disable_help_subcommand = true,
     after_long_help = "\
 First steps:

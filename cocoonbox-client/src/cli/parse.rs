@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::Parser as _;
 use clap::error::ErrorKind;
+use serde_json::json;
 
 use super::args::{Global, RshWords};
 use super::rsh_args::{self, RshArgs, RshError};
@@ -30,9 +31,10 @@ pub enum Parsed {
 /// Reads argv, the program's name included. Called as `cocoonbox-rsh` it is all ssh's grammar.
 pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Parsed {
     let mut argv: Vec<OsString> = argv.into_iter().collect();
+    let as_json = argv.iter().skip(1).take_while(|word| *word != "--").any(|word| word == "--json");
     let name = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     if name == "cocoonbox-rsh" {
-        return rsh(RshArgs::parse_as_ssh(&argv[1..]), Global::default());
+        return rsh(RshArgs::parse_as_ssh(&argv[1..]), Global::default(), false);
     }
     if let Some((globals, words)) = split_rsh(&argv) {
         let words = words.to_vec();
@@ -40,13 +42,13 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Parsed {
         argv.push("version".into());
         // the words before `rsh` are ordinary flags: a stand-in verb lets clap read them
         return match Cli::try_parse_from(&argv) {
-            Ok(cli) => rsh(RshArgs::parse(&words), cli.global),
-            Err(error) => print(&error),
+            Ok(cli) => rsh(RshArgs::parse(&words), cli.global, as_json),
+            Err(error) => print(&error, as_json),
         };
     }
     match Cli::try_parse_from(&argv) {
         Ok(cli) => Parsed::Cli(cli),
-        Err(error) => print(&error),
+        Err(error) => print(&error, as_json),
     }
 }
 
@@ -67,7 +69,7 @@ fn split_rsh(argv: &[OsString]) -> Option<(usize, &[OsString])> {
     }
 }
 
-fn rsh(parsed: Result<RshArgs, RshError>, mut global: Global) -> Parsed {
+fn rsh(parsed: Result<RshArgs, RshError>, mut global: Global, as_json: bool) -> Parsed {
     match parsed {
         Ok(args) => {
             global.endpoint = args.endpoint.clone().or(global.endpoint);
@@ -88,6 +90,9 @@ fn rsh(parsed: Result<RshArgs, RshError>, mut global: Global) -> Parsed {
             to_stderr: false,
             status: exit::DONE,
         },
+        Err(error @ RshError::Usage(_)) if as_json => {
+            Parsed::Print { text: usage_json(&error.to_string()), to_stderr: true, status: exit::UNKNOWN }
+        }
         Err(error @ RshError::Usage(_)) => Parsed::Print {
             text: format!("error: {error}\nhint: `cocoonbox rsh --help` shows what it takes\n"),
             to_stderr: true,
@@ -96,10 +101,19 @@ fn rsh(parsed: Result<RshArgs, RshError>, mut global: Global) -> Parsed {
     }
 }
 
-fn print(error: &clap::Error) -> Parsed {
+fn print(error: &clap::Error, as_json: bool) -> Parsed {
     let (to_stderr, status) = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => (false, exit::DONE),
         _ => (true, exit::USAGE),
     };
-    Parsed::Print { text: error.render().to_string(), to_stderr, status }
+    let text = error.render().to_string();
+    if to_stderr && as_json {
+        let message = text.trim_end().trim_start_matches("error: ");
+        return Parsed::Print { text: usage_json(message), to_stderr, status };
+    }
+    Parsed::Print { text, to_stderr, status }
+}
+
+fn usage_json(message: &str) -> String {
+    format!("{}\n", json!({ "error": { "kind": "usage", "message": message, "causes": [], "hint": null } }))
 }

@@ -286,6 +286,8 @@ async fn no_server_and_wrong_words_are_told_apart() -> Done {
         .tell(&[
             ("", ""),
             ("bux", ""),
+            ("box --json bux", ""),
+            ("rsh --json --nope", ""),
             ("--endpoint https://x status", ""),
             ("cp a b", ""),
             ("cp a: b:", ""),

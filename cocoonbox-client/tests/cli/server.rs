@@ -30,6 +30,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
+#[allow(dead_code, reason = "not every test asks")]
 pub(crate) const LINK: &str = "open-sesame";
 
 pub(crate) fn token(number: u8) -> String {
@@ -43,6 +44,7 @@ struct State {
     tokens: u8,
     operations: u64,
     made: u64,
+    heard: Vec<String>,
 }
 
 /// The server; clones share their state.
@@ -70,11 +72,19 @@ impl Server {
         Ok(server)
     }
 
+    #[allow(dead_code, reason = "not every test asks")]
     pub(crate) fn ended_tokens(&self) -> Vec<String> {
         self.lock().ended.clone()
     }
 
+    /// Returns what commands were told besides their input.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub(crate) fn heard(&self) -> Vec<String> {
+        self.lock().heard.clone()
+    }
+
     /// Puts a box there that a hostile server would show.
+    #[allow(dead_code, reason = "not every test asks")]
     pub(crate) fn rename_first(&self, name: &str) {
         self.lock().boxes[0].name = name.to_owned();
     }
@@ -318,8 +328,11 @@ impl Session for Server {
         command.envs(start.env.iter().map(|variable| (variable.name.clone(), text(&variable.value))));
         command.current_dir(&self.home).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|error| Status::invalid_argument(error.to_string()))?;
+        if let Some(tty) = &start.tty {
+            self.lock().heard.push(format!("tty {} {:?} {}", tty.term, tty.size, tty.terminfo.len()));
+        }
         let (tell, told) = mpsc::channel(4);
-        tokio::spawn(converse(child, asked, tell));
+        tokio::spawn(converse(self.clone(), child, asked, tell));
         Ok(Response::new(Box::pin(ReceiverStream::new(told))))
     }
     async fn events(&self, _: Request<EventsRequest>) -> Answer<Self::EventsStream> {
@@ -328,6 +341,7 @@ impl Session for Server {
 }
 
 async fn converse(
+    server: Server,
     mut child: tokio::process::Child,
     mut asked: Streaming<ExecRequest>,
     tell: mpsc::Sender<Result<ExecResponse, Status>>,
@@ -338,6 +352,7 @@ async fn converse(
     };
     say(Tell::Started(ExecStarted { session_id: "se_1".to_owned(), pid: 1 })).await?;
     let mut stdin = child.stdin.take();
+    let pid = child.id().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?));
     let answer = tell.clone();
     let input = tokio::spawn(async move {
         let mut have = 0;
@@ -353,6 +368,17 @@ async fn converse(
                     let _ = answer.send(Ok(ExecResponse { message: Some(ack) })).await;
                 }
                 Some(Ask::Eof(_)) => drop(stdin.take()),
+                Some(Ask::Resize(size)) => {
+                    server.lock().heard.push(format!("resize {}x{}", size.columns, size.rows))
+                }
+                Some(Ask::Signal(signal)) => {
+                    server.lock().heard.push(format!("signal {}", signal.signal));
+                    let number =
+                        i32::try_from(signal.signal).ok().and_then(rustix::process::Signal::from_named_raw);
+                    if let (Some(pid), Some(signal)) = (pid, number) {
+                        let _ = rustix::process::kill_process(pid, signal);
+                    }
+                }
                 _ => {}
             }
         }
