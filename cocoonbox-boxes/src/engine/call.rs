@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cocoonbox_core::backend::{BoxedDuplex, SandboxBackend, SandboxId, Target};
+use cocoonbox_core::backend::{BackendError, BoxedDuplex, SandboxId, Target};
 use cocoonbox_core::machine::{BoxRecord, BoxState, FailureKind, Limits, OperationEvent, Phase, Verb};
 use cocoonbox_core::{BoxId, UserId, WakeId};
 
-use super::{Engine, Hold, pick};
+use super::{Engine, Hold, Inner, effect, pick};
 use crate::EngineError;
 
 /// What a call does to the box it goes to.
@@ -28,7 +28,7 @@ pub struct OpenCall {
     pub wake_id: WakeId,
     /// Its sandbox.
     pub sandbox: SandboxId,
-    backend: Arc<dyn SandboxBackend>,
+    inner: Arc<Inner>,
     _hold: Option<Hold>,
 }
 
@@ -38,7 +38,14 @@ impl OpenCall {
     /// # Errors
     /// [`EngineError::Backend`]: nobody listens there, or the box has fallen asleep meanwhile.
     pub async fn connect(&self, target: Target) -> Result<BoxedDuplex, EngineError> {
-        self.backend.connect(&self.sandbox, target).await.map_err(EngineError::Backend)
+        let connected = self.inner.backend.connect(&self.sandbox, target).await;
+        if let Err(BackendError::Conflict { .. } | BackendError::NotFound { .. }) = connected {
+            // it died unseen: the next call finds it so, and starts it anew
+            if let Err(error) = self.inner.settle(&self.box_id).await {
+                tracing::warn!(box_id = %self.box_id, error = effect::text(&error), "a box that does not run was not settled");
+            }
+        }
+        connected.map_err(EngineError::Backend)
     }
 }
 
@@ -85,8 +92,8 @@ impl Engine {
                 if call == CallUse::Use {
                     inner.touch(&id).await?;
                 }
-                let backend = Arc::clone(&inner.backend);
-                return Ok(OpenCall { box_id: id, wake_id, sandbox, backend, _hold: hold });
+                let inner = Arc::clone(inner);
+                return Ok(OpenCall { box_id: id, wake_id, sandbox, inner, _hold: hold });
             }
             if call == CallUse::Watch {
                 if changes.changed().await.is_err() {

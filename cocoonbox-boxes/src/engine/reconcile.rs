@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cocoonbox_core::backend::{Claim, ClaimFilter};
+use cocoonbox_core::backend::{Claim, ClaimFilter, ClaimState};
 use cocoonbox_core::machine::{Command, Decision, SeenClaim, Write, decide};
 use cocoonbox_core::{BoxId, UserId};
 
@@ -93,6 +93,11 @@ impl Inner {
         tracing::info!(box_id = %id, sandbox = %claim.id, "releasing the sandbox of a box that is gone");
         self.release(&claim.id).await?;
         Ok(true)
+    }
+
+    /// Returns whether the backend says that nothing of a box runs; a backend that cannot be asked says nothing.
+    pub(super) async fn is_down(&self, id: &BoxId) -> bool {
+        self.look(id).await.is_ok_and(|seen| !seen.iter().any(|claim| claim.state == ClaimState::Running))
     }
 
     /// Compares one box with the backend, writes what follows and sets to work on it.

@@ -1,9 +1,11 @@
 //! What goes by the clock.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cocoonbox_core::machine::{Command, Tally, Write, decide};
+use cocoonbox_core::backend::{ClaimFilter, ClaimState, SandboxId};
+use cocoonbox_core::machine::{BoxState, Command, Tally, Write, decide};
 use cocoonbox_core::{BoxId, Timestamp};
 
 use super::reconcile::{PAGE, Pending};
@@ -26,10 +28,11 @@ impl Engine {
     pub async fn tick(&self) -> Result<(), EngineError> {
         let inner = &self.inner;
         let mut after: Option<BoxId> = None;
+        let up = inner.running_claims().await;
         loop {
             let page = inner.store.page(after.as_ref(), PAGE).await?;
             for stored in &page {
-                if let Err(error) = inner.tick_one(stored).await {
+                if let Err(error) = inner.tick_one(stored, up.as_ref()).await {
                     tracing::warn!(box_id = %stored.record.id, error = effect::text(&error), "a box's clock was not kept");
                 }
             }
@@ -46,7 +49,23 @@ impl Engine {
 }
 
 impl Inner {
-    async fn tick_one(self: &Arc<Self>, stored: &Stored) -> Result<(), EngineError> {
+    /// Returns the sandboxes that run; none when the backend cannot be asked.
+    async fn running_claims(&self) -> Option<HashSet<SandboxId>> {
+        let claims = self.backend.find(&ClaimFilter::all()).await.ok()?;
+        Some(
+            claims
+                .into_iter()
+                .filter(|claim| claim.state == ClaimState::Running)
+                .map(|claim| claim.id)
+                .collect(),
+        )
+    }
+
+    async fn tick_one(
+        self: &Arc<Self>,
+        stored: &Stored,
+        up: Option<&HashSet<SandboxId>>,
+    ) -> Result<(), EngineError> {
         let record = &stored.record;
         let now = self.clock.now();
         if let Some(pending) = &record.pending {
@@ -58,7 +77,9 @@ impl Inner {
             }
             return Ok(());
         }
-        if record.unsettled {
+        let down =
+            |up: &HashSet<SandboxId>| record.sandbox.as_ref().is_none_or(|sandbox| !up.contains(sandbox));
+        if record.unsettled || record.state == BoxState::Running && up.is_some_and(down) {
             return self.settle(&record.id).await;
         }
         let (held, used_at) = self.holds.of(&record.id);

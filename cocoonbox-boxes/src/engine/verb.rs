@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cocoonbox_core::backend::HibernateTo;
 use cocoonbox_core::machine::{
-    BoxRecord, Command, Decision, Fresh, Limits, NewBox, Refusal, Tally, Write, decide,
+    BoxRecord, BoxState, Command, Decision, Fresh, Limits, NewBox, Refusal, Tally, Write, decide,
 };
 use cocoonbox_core::{BoxId, BoxName, ImageName, OperationId, Timestamp, UserId};
 
@@ -53,6 +53,15 @@ struct Plan {
     stored: Option<Stored>,
     box_id: BoxId,
     command: Command,
+}
+
+impl Plan {
+    /// Whether the box should be running, and is said to be.
+    fn wants_it_running(&self) -> bool {
+        let runs =
+            |stored: &Stored| stored.record.state == BoxState::Running && stored.record.pending.is_none();
+        matches!(self.command, Command::Ensure { .. }) && self.stored.as_ref().is_some_and(runs)
+    }
 }
 
 type Planner = Box<dyn Fn(&Inner, &Owned, Fresh) -> Result<Plan, EngineError> + Send + Sync>;
@@ -314,7 +323,13 @@ impl Inner {
                 return Ok(answer);
             }
             let owned = self.store.owned(owner).await?;
-            let Plan { stored, box_id, command } = plan(self, &owned, self.fresh()?)?;
+            let plan = plan(self, &owned, self.fresh()?)?;
+            if plan.wants_it_running() && self.is_down(&plan.box_id).await {
+                self.settle(&plan.box_id).await?;
+                turns += 1;
+                continue;
+            }
+            let Plan { stored, box_id, command } = plan;
             if stored
                 .as_ref()
                 .is_some_and(|stored| stored.record.unsettled && stored.record.pending.is_none())

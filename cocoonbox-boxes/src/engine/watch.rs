@@ -65,6 +65,7 @@ impl Inner {
                     if ended {
                         return Ok(None);
                     }
+                    let mut first = true;
                     loop {
                         if let Some(event) = read.pop_front() {
                             after = event.sequence;
@@ -73,28 +74,36 @@ impl Inner {
                         }
                         // seen before reading, so that what is written while we read wakes us again
                         changes.borrow_and_update();
-                        match inner.store.operation(&operation, after).await? {
-                            // it ended and was forgotten, or the cursor is past its end
-                            None => return Ok(None),
-                            Some((_, events)) => read.extend(events),
+                        let Some((_, events)) = inner.store.operation(&operation, after).await? else {
+                            // it ended and was forgotten
+                            return Ok(None);
+                        };
+                        read.extend(events);
+                        if !read.is_empty() {
+                            continue;
                         }
-                        if read.is_empty() {
-                            if after > 0 && inner.is_over(&operation).await? {
-                                return Ok(None);
-                            }
+                        if !first {
                             if changes.changed().await.is_err() {
                                 return Ok(None);
                             }
+                        } else if inner.is_over(&operation, after).await? {
+                            // the cursor is at or past the end
+                            return Ok(None);
                         }
+                        first = false;
                     }
                 }
             },
         ))
     }
 
-    async fn is_over(&self, operation: &OperationId) -> Result<bool, EngineError> {
+    /// Returns whether an operation's last event is at or before sequence `after`.
+    async fn is_over(&self, operation: &OperationId, after: u64) -> Result<bool, EngineError> {
         let all = self.store.operation(operation, 0).await?;
-        Ok(all.is_none_or(|(_, events)| events.last().is_some_and(|event| event.phase.is_last())))
+        let last = |events: Vec<OperationEvent>| {
+            events.last().is_some_and(|event| event.phase.is_last() && event.sequence <= after)
+        };
+        Ok(all.is_none_or(|(_, events)| last(events)))
     }
 
     /// Waits until an operation on a box is over; returns its last event, none when it was forgotten.
