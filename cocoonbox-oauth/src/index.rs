@@ -196,7 +196,7 @@ impl TokenIndex {
     }
 
     /// Returns when a token was last used in this process.
-    pub(crate) fn used_at(&self, hash: &TokenHash) -> Option<Timestamp> {
+    pub fn used_at(&self, hash: &TokenHash) -> Option<Timestamp> {
         let entries = self.entries.load();
         let seen = entries.get(hash)?.uses.seen.load(Ordering::Relaxed);
         (seen != NEVER).then(|| Timestamp::from_micros(seen))
