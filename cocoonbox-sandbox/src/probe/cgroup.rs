@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Check;
@@ -27,11 +28,11 @@ pub(super) fn check() -> Check {
         };
         return Check::no(NAME, detail, reason, REMEDY).degraded();
     };
-    let parent = root.join(own_path(&own));
-    match freeze_a_child(&parent) {
-        Ok(took) => Check::yes(NAME, format!("cgroup v2 froze a process in {} ms", took.as_millis())),
+    // at the mount itself, as root does; else below this process's own cgroup, where one was delegated
+    match freeze_a_child(&root).or_else(|_| freeze_a_child(&root.join(own_path(&own)))) {
+        Ok(took) => Check::yes(NAME, format!("cgroup v2 froze a process in {} µs", took.as_micros())),
         Err((step, error)) => {
-            let reason = format!("{step} in {}: {error}", parent.display());
+            let reason = format!("{step} below {}: {error}", root.display());
             Check::no(NAME, "cgroup v2 is there and cannot be used", reason, REMEDY).degraded()
         }
     }
@@ -79,7 +80,10 @@ impl Drop for Trial {
 }
 
 fn freeze_a_child(parent: &Path) -> Result<Duration, Step> {
-    let folder = parent.join(format!("cocoonbox-probe-{}", std::process::id()));
+    // probes side by side must not meet in one cgroup
+    static NTH: AtomicU32 = AtomicU32::new(0);
+    let nth = NTH.fetch_add(1, Ordering::Relaxed);
+    let folder = parent.join(format!("cocoonbox-probe-{}-{nth}", std::process::id()));
     fs::create_dir(&folder).map_err(|error| ("no cgroup can be made", error))?;
     let mut trial = Trial { folder, child: None };
     let mut sleep = Command::new("sleep");

@@ -5,7 +5,7 @@ use std::{path::Path, path::PathBuf, process::Stdio, time::Duration};
 use std::{sync::Arc, sync::Mutex, sync::MutexGuard, sync::PoisonError};
 
 use async_trait::async_trait;
-#[expect(clippy::wildcard_imports, reason = "an implementor speaks the whole vocabulary")]
+#[allow(clippy::wildcard_imports, reason = "an implementor speaks the whole vocabulary")]
 use cocoonbox_core::backend::*;
 use cocoonbox_core::{Clock, ImageName, Timestamp};
 use serde::{Deserialize, Serialize};
