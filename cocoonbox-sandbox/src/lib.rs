@@ -2,6 +2,8 @@
 
 mod bwrap;
 pub mod doors;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod probe;
 
 pub use bwrap::{BwrapBackend, BwrapConfig, OpenError};

@@ -35,7 +35,7 @@ fn a_claimed_box_runs_commands_and_goes_without_a_trace() -> Outcome {
             printed(&*backend, &claim.id, "id -u; id -un; pwd; echo $HOME").await?,
             "1000\nuser\n/home/user\n/home/user"
         );
-        assert_eq!(backend.find(&ClaimFilter::all()).await?, [claim.clone()]);
+        assert_eq!(backend.find(&ClaimFilter::all()).await?, std::slice::from_ref(&claim));
         assert!(processes_of(&data.path()).len() >= 2);
         backend.release(&claim.id).await?;
         assert!(backend.find(&ClaimFilter::all()).await?.is_empty());

@@ -32,7 +32,7 @@ fn processes_and_tmux_outlive_a_restart_of_the_node() -> Outcome {
         drop(backend);
 
         let backend = data.open().await?;
-        assert_eq!(backend.find(&ClaimFilter::all()).await?, [claim.clone()]);
+        assert_eq!(backend.find(&ClaimFilter::all()).await?, std::slice::from_ref(&claim));
         let after = processes_of(&data.path());
         assert!(after.len() >= 5 && after.iter().all(|pid| before.contains(pid)), "{before:?} {after:?}");
         let count = async || {

@@ -1,2 +1,159 @@
-//! placeholder
-fn main() {}
+//! `cocoonbox-sandboxd`: a node standing alone.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use clap::Parser;
+use cocoonbox_core::{SystemClock, SystemEntropy};
+use cocoonbox_sandbox::http::{Node, NodeToken, SandboxKey, serve};
+use cocoonbox_sandbox::{BwrapBackend, BwrapConfig};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// A node: holds sandboxes and serves them over the sandboxd HTTP API.
+///
+/// The root token is read from --token-file (mode 0600) or COCOONBOX_NODE_TOKEN; without one the node is open to
+/// whoever reaches it, which it allows on loopback alone. Sandboxes go on running when the node stops, and the next
+/// start finds them.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// Where sandboxes are kept [default: /var/lib/cocoonbox as root, else ~/.local/share/cocoonbox].
+    #[arg(long, env = "COCOONBOX_DATA")]
+    data: Option<PathBuf>,
+    /// The address to listen on.
+    #[arg(long, env = "COCOONBOX_NODE_LISTEN", default_value = "127.0.0.1:7421")]
+    listen: SocketAddr,
+    /// The guest's binary [default: cocoonbox-agent beside this program].
+    #[arg(long, env = "COCOONBOX_AGENT")]
+    agent: Option<PathBuf>,
+    /// The program bwrap.
+    #[arg(long, default_value = "bwrap")]
+    bwrap: PathBuf,
+    /// How many sandboxes the node holds, hibernated ones included.
+    #[arg(long, default_value_t = 1000)]
+    max_claims: u32,
+    /// The file with the root token; only its owner may read it.
+    #[arg(long)]
+    token_file: Option<PathBuf>,
+}
+
+/// The longest token.
+const MAX_TOKEN: usize = 512;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    run(Options::parse()).await
+}
+
+async fn run(options: Options) -> anyhow::Result<()> {
+    let token = token(options.token_file.as_deref())?;
+    if token.is_none() && !options.listen.ip().is_loopback() {
+        bail!(
+            "{} is not loopback: a node that others reach needs a root token; write one to a file of mode 0600 and \
+             pass --token-file",
+            options.listen
+        );
+    }
+    let data = options.data.or_else(default_data).context("no home directory: pass --data")?;
+    let agent = match options.agent {
+        Some(agent) => agent,
+        None => std::env::current_exe().context("finding this program")?.with_file_name("cocoonbox-agent"),
+    };
+    let config = BwrapConfig::new(&data, agent).with_bwrap(options.bwrap).with_max_claims(options.max_claims);
+    let backend = BwrapBackend::open(config, Arc::new(SystemClock), Arc::new(SystemEntropy)).await?;
+    let key = sandbox_key(&data)?;
+    let listener = tokio::net::TcpListener::bind(options.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}; choose another --listen", options.listen))?;
+    let address = listener.local_addr()?;
+    let mut node = Node::open(Arc::new(backend), key, &address.to_string());
+    if let Some(token) = token {
+        node = node.with_token(token);
+    }
+    tracing::info!(%address, data = %data.display(), "the node serves");
+    let stop = CancellationToken::new();
+    tokio::spawn(stop_on_signal(stop.clone()));
+    serve::run(listener, node.router(), stop).await?;
+    tracing::info!("the node stopped; its sandboxes go on");
+    Ok(())
+}
+
+async fn stop_on_signal(stop: CancellationToken) {
+    let terminated = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut signal) => drop(signal.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
+    stop.cancel();
+}
+
+fn default_data() -> Option<PathBuf> {
+    let id = std::fs::metadata("/proc/self").ok()?.uid();
+    if id == 0 {
+        return Some("/var/lib/cocoonbox".into());
+    }
+    let share = std::env::var_os("XDG_DATA_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let share = share.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/share")))?;
+    Some(share.join("cocoonbox"))
+}
+
+/// Reads the root token, never from the command line.
+fn token(file: Option<&Path>) -> anyhow::Result<Option<NodeToken>> {
+    let text = match file {
+        Some(path) => {
+            let mode = std::fs::metadata(path).with_context(|| format!("reading {}", path.display()))?.mode();
+            if mode & 0o077 != 0 {
+                bail!("{} can be read by others: chmod 600 {}", path.display(), path.display());
+            }
+            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
+        }
+        None => match std::env::var("COCOONBOX_NODE_TOKEN") {
+            Ok(text) => text,
+            Err(_) => return Ok(None),
+        },
+    };
+    let text = text.trim();
+    if !(16..=MAX_TOKEN).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        bail!("a root token is 16 to {MAX_TOKEN} printable characters without spaces");
+    }
+    Ok(Some(NodeToken::new(text.to_owned())))
+}
+
+/// Reads the key that sandbox tokens follow from; makes it at the first start.
+fn sandbox_key(data: &Path) -> anyhow::Result<SandboxKey> {
+    let path = data.join("sandbox-key");
+    match std::fs::read_to_string(&path) {
+        Ok(text) if text.trim().len() == 64 => return Ok(SandboxKey::new(text.trim().to_owned())),
+        Ok(_) => bail!("{} is damaged: remove it, and every sandbox gets a new token", path.display()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
+    }
+    let key = SandboxKey::draw(&SystemEntropy)?;
+    let new = data.join(".sandbox-key.new");
+    let write = || -> std::io::Result<()> {
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(key.reveal().as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, &path)?;
+        std::fs::File::open(data)?.sync_all()
+    };
+    write().with_context(|| format!("writing {}", path.display()))?;
+    Ok(key)
+}

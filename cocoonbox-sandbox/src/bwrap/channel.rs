@@ -47,7 +47,7 @@ pub(super) async fn dial(directory: &Path) -> io::Result<UnixStream> {
         match UnixStream::connect(&path).await {
             // the guest's queue is full; the caller's limit ends this
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                serve::pause(Duration::from_millis(10)).await
+                serve::pause(Duration::from_millis(10)).await;
             }
             other => return other,
         }

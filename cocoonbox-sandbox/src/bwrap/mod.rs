@@ -17,6 +17,7 @@ mod stage;
 mod start;
 mod stop;
 mod tree;
+mod work;
 
 use std::fs;
 use std::ops::Range;
@@ -35,10 +36,11 @@ pub use config::BwrapConfig;
 pub use error::OpenError;
 
 use cgroup::Cgroups;
-use error::{BACKEND, refused, unavailable};
-use journal::{Phase, Process, Record};
+use error::{BACKEND, refused};
+use journal::{Phase, Record};
 use registry::{Entry, Registry, check_uids, hold};
 use start::Places;
+use work::conflict;
 
 /// Sandboxes made with bubblewrap on this machine, as root or as an ordinary user.
 ///
@@ -83,7 +85,7 @@ impl BwrapBackend {
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let agent = open::agent(&data, &config.agent)?;
         let digest = Sha256::digest(data.as_os_str().as_encoded_bytes());
-        let node: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        let node: String = open::hex(&digest[..6]);
         // nodes on one machine start from different places, as their boxes should not share a uid
         let base = 0x7000_0000 + ((u32::from(digest[6]) << 8 | u32::from(digest[7])) & 0x0fff) * 4096;
         let uids = config.uids.clone().unwrap_or(base..base + 4096);
@@ -252,224 +254,4 @@ impl Inner {
         }
         Ok(record)
     }
-
-    async fn claim(self: Arc<Self>, request: ClaimRequest) -> Result<Claim, BackendError> {
-        request.check(&self.capabilities())?;
-        if image::find(&self.data, &request.image).is_none() {
-            return Err(BackendError::UnknownImage { image: request.image.as_str().to_owned() });
-        }
-        let entry = {
-            let mut registry = hold(&self.registry);
-            registry.check_caps(self.config.max_claims, request.tenant.as_ref())?;
-            let uid = self.uids.clone().map(|uids| registry.free_uid(uids)).transpose()?;
-            let id = journal::draw_id(self.entropy.as_ref()).ok_or_else(|| {
-                unavailable("the system gives no randomness", std::io::ErrorKind::Other.into())
-            })?;
-            let record = Record::new(id, registry.next_sequence(), &request, self.clock.now(), uid);
-            let entry = Arc::new(Entry::new(&self.data.join("claims"), record));
-            registry.insert(Arc::clone(&entry));
-            entry
-        };
-        let mut record = entry.turn.lock().await;
-        let made = async {
-            let (directory, written) = (entry.directory.clone(), record.clone());
-            serve::blocking(move || {
-                let make = || {
-                    disk::directory(&directory, 0o700)?;
-                    written.store(&directory)?;
-                    start::make_places(&directory, written.uid, &request.host_files)
-                };
-                make().map_err(refused("the claim's directory could not be made"))
-            })
-            .await?;
-            start::start(&self, &entry, &mut record).await?;
-            record.phase = Phase::Running;
-            record.established = true;
-            record.store(&entry.directory).map_err(refused("cannot write the claim's record"))
-        };
-        match made.await {
-            Ok(()) => {
-                entry.show(&record);
-                Ok(record.claim())
-            }
-            Err(error) => {
-                self.remove(&entry, &record).await?;
-                Err(error)
-            }
-        }
-    }
-
-    /// Ends a claim's processes and removes all of it.
-    ///
-    /// Moving its directory away is what decides: it takes no room on a full disk, and when the node stops after it,
-    /// opening goes on from there.
-    async fn remove(&self, entry: &Entry, record: &Record) -> Result<(), BackendError> {
-        *hold(&entry.doors) = None;
-        let trash = self.data.join("trash").join(entry.id.as_str());
-        let (from, to) = (entry.directory.clone(), trash.clone());
-        serve::blocking(move || {
-            let away = || match fs::rename(&from, &to) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                Err(error) => Err(error),
-                Ok(()) => from.parent().map_or(Ok(()), disk::sync),
-            };
-            away().map_err(refused("the claim's directory could not be moved away"))
-        })
-        .await?;
-        self.bury(&entry.id, trash, record.process.as_ref()).await?;
-        hold(&self.registry).entries.remove(&entry.id);
-        Ok(())
-    }
-
-    /// Ends the processes of a claim whose directory was moved to `trash`, and removes it.
-    async fn bury(
-        &self,
-        id: &SandboxId,
-        trash: PathBuf,
-        process: Option<&Process>,
-    ) -> Result<(), BackendError> {
-        if !trash.exists() {
-            return Ok(());
-        }
-        self.end_in(id, &trash, process).await?;
-        serve::blocking(move || {
-            tree::remove(&trash).map_err(refused("the files of a released box could not be removed"))
-        })
-        .await
-    }
-
-    async fn hibernate(
-        &self,
-        entry: &Arc<Entry>,
-        record: &mut Record,
-        to: HibernateTo,
-    ) -> Result<Memory, BackendError> {
-        match record.phase {
-            Phase::Running | Phase::Frozen => {}
-            Phase::Stopped => return Ok(Memory::Lost),
-            Phase::Failed { .. } => {
-                self.end(entry, record).await?;
-                self.step(entry, record, Phase::Stopped)?;
-                entry.show(record);
-                return Ok(Memory::Lost);
-            }
-            _ => return Err(conflict(record, "it is between two states")),
-        }
-        if to == HibernateTo::Disk {
-            self.step(entry, record, Phase::Stopping)?;
-            self.end(entry, record).await?;
-            record.process = None;
-            self.settle(entry, record, Phase::Stopped);
-            return Ok(Memory::Lost);
-        }
-        if record.phase == Phase::Frozen {
-            return Ok(Memory::Kept);
-        }
-        self.step(entry, record, Phase::Freezing)?;
-        let frozen = match self.freeze(record).await {
-            Ok(before) => {
-                if let Some(process) = &mut record.process {
-                    process.stopped_before = before;
-                }
-                self.step(entry, record, Phase::Frozen)
-            }
-            Err(error) => Err(error),
-        };
-        if let Err(error) = frozen {
-            self.thaw(record)?;
-            self.settle(entry, record, Phase::Running);
-            return Err(error);
-        }
-        entry.show(record);
-        Ok(Memory::Kept)
-    }
-
-    async fn wake(self: &Arc<Self>, entry: &Arc<Entry>, record: &mut Record) -> Result<Memory, BackendError> {
-        match record.phase {
-            Phase::Running => return Ok(Memory::Kept),
-            Phase::Frozen => {
-                self.step(entry, record, Phase::Thawing)?;
-                self.thaw(record)?;
-                if let Some(process) = &mut record.process {
-                    process.stopped_before.clear();
-                }
-                self.settle(entry, record, Phase::Running);
-                let channel = Places::of(&entry.directory).channel;
-                return match serve::within(channel::ANSWER_LIMIT, start::first_answer(&entry.id, &channel))
-                    .await
-                {
-                    Some(Ok(())) => Ok(Memory::Kept),
-                    Some(Err(error)) => Err(error),
-                    None => Err(channel::misbehaved(&entry.id, "it did not answer within 10 s of its wake")),
-                };
-            }
-            _ => {}
-        }
-        let before = record.phase.clone();
-        self.end(entry, record).await?;
-        record.process = None;
-        self.step(entry, record, Phase::Starting)?;
-        let started = match start::start(self, entry, record).await {
-            Ok(()) => self.step(entry, record, Phase::Running),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = started {
-            self.end(entry, record).await?;
-            record.process = None;
-            self.settle(entry, record, before);
-            return Err(error);
-        }
-        entry.show(record);
-        Ok(Memory::Lost)
-    }
-
-    /// Writes down the step that comes next; when that fails, nothing happened.
-    fn step(&self, entry: &Entry, record: &mut Record, phase: Phase) -> Result<(), BackendError> {
-        let before = std::mem::replace(&mut record.phase, phase);
-        record.store(&entry.directory).map_err(|error| {
-            record.phase = before;
-            unavailable("cannot write the claim's record", error)
-        })
-    }
-
-    /// Writes down where a claim came to stand. A record that cannot be written leads to the same place when the
-    /// node opens again.
-    fn settle(&self, entry: &Entry, record: &mut Record, phase: Phase) {
-        record.phase = phase;
-        if let Err(error) = record.store(&entry.directory) {
-            tracing::warn!(sandbox = %entry.id, %error, "a claim's record could not be written");
-        }
-        entry.show(record);
-    }
-
-    /// Marks a box failed whose first process ended without anybody asking for it.
-    async fn died(&self, entry: &Arc<Entry>, process: &Process) {
-        let mut record = entry.turn.lock().await;
-        let same = record
-            .process
-            .as_ref()
-            .is_some_and(|now| (now.pid, now.start_time) == (process.pid, process.start_time));
-        if !same || !matches!(record.phase, Phase::Running | Phase::Frozen) {
-            return;
-        }
-        tracing::warn!(sandbox = %entry.id, "the first process of a box ended by itself");
-        if let Err(error) = self.end(entry, &record).await {
-            tracing::warn!(sandbox = %entry.id, %error, "processes of a dead box are left");
-        }
-        record.process = None;
-        self.settle(
-            entry,
-            &mut record,
-            Phase::Failed { reason: "its first process ended by itself".to_owned() },
-        );
-    }
-}
-
-fn conflict(record: &Record, reason: &str) -> BackendError {
-    let reason = match &record.phase {
-        Phase::Frozen | Phase::Stopped => "it is hibernated".to_owned(),
-        Phase::Failed { reason } => format!("it failed: {reason}"),
-        _ => reason.to_owned(),
-    };
-    BackendError::Conflict { id: record.id.clone(), reason }
 }

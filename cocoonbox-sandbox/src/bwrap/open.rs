@@ -67,12 +67,21 @@ pub(super) async fn directory(path: &Path) -> Result<(PathBuf, fs::File), OpenEr
     Ok((data, file))
 }
 
+/// Returns bytes as lower-case hex digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
 /// Copies the guest's binary to a place of its own, so that replacing the program leaves running boxes as they are.
 /// Returns the name of the copy.
 pub(super) fn agent(data: &Path, program: &Path) -> Result<String, OpenError> {
     let bytes =
         fs::read(program).map_err(|source| OpenError::AgentMissing { path: program.to_owned(), source })?;
-    let name: String = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let name: String = hex(&Sha256::digest(&bytes)[..16]);
     let directory = data.join("bin").join(&name);
     let copy = || -> io::Result<()> {
         disk::directory(&directory, 0o755)?;
@@ -242,13 +251,12 @@ fn take_again(inner: &Arc<Inner>, entry: &Arc<Entry>, record: &mut Record) -> Re
         *hold(&entry.doors) = Some(doors);
     }
     if let Some(process) = record.process.clone() {
-        match process::open(&process) {
-            Some(handle) => serve::watch(inner, entry, handle, process),
-            None => {
-                record.phase =
-                    Phase::Failed { reason: "its first process ended while the node started".to_owned() };
-                record.process = None;
-            }
+        if let Some(handle) = process::open(&process) {
+            serve::watch(inner, entry, handle, process);
+        } else {
+            record.phase =
+                Phase::Failed { reason: "its first process ended while the node started".to_owned() };
+            record.process = None;
         }
     }
     Ok(())

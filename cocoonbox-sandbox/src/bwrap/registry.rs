@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cocoonbox_core::TenantName;
 use cocoonbox_core::backend::{BackendError, Claim, ClaimFilter, QuotaScope, SandboxId};
 
-use super::error::{BACKEND, invalid};
-use super::journal::Record;
+use super::error::{BACKEND, invalid, unavailable};
+use super::journal::{Phase, Record};
 use super::serve::DoorsHandle;
 
 /// One claim.
@@ -44,6 +44,25 @@ impl Entry {
     /// Shows callers where the claim stands now.
     pub(super) fn show(&self, record: &Record) {
         *hold(&self.shown) = Some(record.claim());
+    }
+
+    /// Writes down the step that comes next; when that fails, nothing happened.
+    pub(super) fn step(&self, record: &mut Record, phase: Phase) -> Result<(), BackendError> {
+        let before = std::mem::replace(&mut record.phase, phase);
+        record.store(&self.directory).map_err(|error| {
+            record.phase = before;
+            unavailable("cannot write the claim's record", error)
+        })
+    }
+
+    /// Writes down where a claim came to stand. A record that cannot be written leads to the same place when the
+    /// node opens again.
+    pub(super) fn settle(&self, record: &mut Record, phase: Phase) {
+        record.phase = phase;
+        if let Err(error) = record.store(&self.directory) {
+            tracing::warn!(sandbox = %self.id, %error, "a claim's record could not be written");
+        }
+        self.show(record);
     }
 }
 

@@ -82,13 +82,11 @@ impl Inner {
         directory: &Path,
         first: Option<&Process>,
     ) -> Result<(), BackendError> {
-        match serve::within(END_LIMIT, self.end_all(id, directory, first)).await {
-            Some(result) => result.map_err(refused("the processes of the box could not be ended")),
-            None => {
-                let error = io::Error::from(io::ErrorKind::TimedOut);
-                Err(unavailable("processes of the box did not end within 20 s", error))
-            }
-        }
+        let Some(ended) = serve::within(END_LIMIT, self.end_all(id, directory, first)).await else {
+            let error = io::Error::from(io::ErrorKind::TimedOut);
+            return Err(unavailable("processes of the box did not end within 20 s", error));
+        };
+        ended.map_err(refused("the processes of the box could not be ended"))
     }
 
     async fn end_all(&self, id: &SandboxId, directory: &Path, first: Option<&Process>) -> io::Result<()> {

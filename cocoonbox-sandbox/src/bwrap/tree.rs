@@ -160,8 +160,8 @@ mod tests {
         }
         fs::create_dir(tree.join("locked"))?;
         fs::create_dir(tree.join("locked/within"))?;
-        fs::set_permissions(tree.join("locked/within"), fs::Permissions::from_mode(0))?;
-        fs::set_permissions(tree.join("locked"), fs::Permissions::from_mode(0))?;
+        fs::set_permissions(tree.join("locked/within"), fs::Permissions::from_mode(0o0))?;
+        fs::set_permissions(tree.join("locked"), fs::Permissions::from_mode(0o0))?;
         remove(&tree)?;
         assert!(!tree.exists());
         Ok(())

@@ -1,0 +1,217 @@
+//! What the calls do.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cocoonbox_core::backend::{BackendError, Claim, ClaimRequest, HibernateTo, Memory, SandboxId};
+
+use super::error::{refused, unavailable};
+use super::journal::{self, Phase, Process, Record};
+use super::registry::{Entry, hold};
+use super::start::{self, Places};
+use super::{Inner, channel, disk, image, serve, tree};
+
+impl Inner {
+    pub(super) async fn claim(self: Arc<Self>, request: ClaimRequest) -> Result<Claim, BackendError> {
+        request.check(&self.capabilities())?;
+        if image::find(&self.data, &request.image).is_none() {
+            return Err(BackendError::UnknownImage { image: request.image.as_str().to_owned() });
+        }
+        let entry = {
+            let mut registry = hold(&self.registry);
+            registry.check_caps(self.config.max_claims, request.tenant.as_ref())?;
+            let uid = self.uids.clone().map(|uids| registry.free_uid(uids)).transpose()?;
+            let id = journal::draw_id(self.entropy.as_ref()).ok_or_else(|| {
+                unavailable("the system gives no randomness", std::io::ErrorKind::Other.into())
+            })?;
+            let record = Record::new(id, registry.next_sequence(), &request, self.clock.now(), uid);
+            let entry = Arc::new(Entry::new(&self.data.join("claims"), record));
+            registry.insert(Arc::clone(&entry));
+            entry
+        };
+        let mut record = entry.turn.lock().await;
+        let made = async {
+            let (directory, written) = (entry.directory.clone(), record.clone());
+            serve::blocking(move || {
+                let make = || {
+                    disk::directory(&directory, 0o700)?;
+                    written.store(&directory)?;
+                    start::make_places(&directory, written.uid, &request.host_files)
+                };
+                make().map_err(refused("the claim's directory could not be made"))
+            })
+            .await?;
+            start::start(&self, &entry, &mut record).await?;
+            record.phase = Phase::Running;
+            record.established = true;
+            record.store(&entry.directory).map_err(refused("cannot write the claim's record"))
+        };
+        match made.await {
+            Ok(()) => {
+                entry.show(&record);
+                Ok(record.claim())
+            }
+            Err(error) => {
+                self.remove(&entry, &record).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a claim's processes and removes all of it.
+    ///
+    /// Moving its directory away is what decides: it takes no room on a full disk, and when the node stops after it,
+    /// opening goes on from there.
+    pub(super) async fn remove(&self, entry: &Entry, record: &Record) -> Result<(), BackendError> {
+        *hold(&entry.doors) = None;
+        let trash = self.data.join("trash").join(entry.id.as_str());
+        let (from, to) = (entry.directory.clone(), trash.clone());
+        serve::blocking(move || {
+            let away = || match fs::rename(&from, &to) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(error),
+                Ok(()) => from.parent().map_or(Ok(()), disk::sync),
+            };
+            away().map_err(refused("the claim's directory could not be moved away"))
+        })
+        .await?;
+        self.bury(&entry.id, trash, record.process.as_ref()).await?;
+        hold(&self.registry).entries.remove(&entry.id);
+        Ok(())
+    }
+
+    /// Ends the processes of a claim whose directory was moved to `trash`, and removes it.
+    pub(super) async fn bury(
+        &self,
+        id: &SandboxId,
+        trash: PathBuf,
+        process: Option<&Process>,
+    ) -> Result<(), BackendError> {
+        if !trash.exists() {
+            return Ok(());
+        }
+        self.end_in(id, &trash, process).await?;
+        serve::blocking(move || {
+            tree::remove(&trash).map_err(refused("the files of a released box could not be removed"))
+        })
+        .await
+    }
+
+    pub(super) async fn hibernate(
+        &self,
+        entry: &Arc<Entry>,
+        record: &mut Record,
+        to: HibernateTo,
+    ) -> Result<Memory, BackendError> {
+        match record.phase {
+            Phase::Running | Phase::Frozen => {}
+            Phase::Stopped => return Ok(Memory::Lost),
+            Phase::Failed { .. } => {
+                self.end(entry, record).await?;
+                entry.step(record, Phase::Stopped)?;
+                entry.show(record);
+                return Ok(Memory::Lost);
+            }
+            _ => return Err(conflict(record, "it is between two states")),
+        }
+        if to == HibernateTo::Disk {
+            entry.step(record, Phase::Stopping)?;
+            self.end(entry, record).await?;
+            record.process = None;
+            entry.settle(record, Phase::Stopped);
+            return Ok(Memory::Lost);
+        }
+        if record.phase == Phase::Frozen {
+            return Ok(Memory::Kept);
+        }
+        entry.step(record, Phase::Freezing)?;
+        let frozen = match self.freeze(record).await {
+            Ok(before) => {
+                if let Some(process) = &mut record.process {
+                    process.stopped_before = before;
+                }
+                entry.step(record, Phase::Frozen)
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = frozen {
+            self.thaw(record)?;
+            entry.settle(record, Phase::Running);
+            return Err(error);
+        }
+        entry.show(record);
+        Ok(Memory::Kept)
+    }
+
+    pub(super) async fn wake(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        record: &mut Record,
+    ) -> Result<Memory, BackendError> {
+        match record.phase {
+            Phase::Running => return Ok(Memory::Kept),
+            Phase::Frozen => {
+                entry.step(record, Phase::Thawing)?;
+                self.thaw(record)?;
+                if let Some(process) = &mut record.process {
+                    process.stopped_before.clear();
+                }
+                entry.settle(record, Phase::Running);
+                let channel = Places::of(&entry.directory).channel;
+                return match serve::within(channel::ANSWER_LIMIT, start::first_answer(&entry.id, &channel))
+                    .await
+                {
+                    Some(Ok(())) => Ok(Memory::Kept),
+                    Some(Err(error)) => Err(error),
+                    None => Err(channel::misbehaved(&entry.id, "it did not answer within 10 s of its wake")),
+                };
+            }
+            _ => {}
+        }
+        let before = record.phase.clone();
+        self.end(entry, record).await?;
+        record.process = None;
+        entry.step(record, Phase::Starting)?;
+        let started = match start::start(self, entry, record).await {
+            Ok(()) => entry.step(record, Phase::Running),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = started {
+            self.end(entry, record).await?;
+            record.process = None;
+            entry.settle(record, before);
+            return Err(error);
+        }
+        entry.show(record);
+        Ok(Memory::Lost)
+    }
+
+    /// Marks a box failed whose first process ended without anybody asking for it.
+    pub(super) async fn died(&self, entry: &Arc<Entry>, process: &Process) {
+        let mut record = entry.turn.lock().await;
+        let same = record
+            .process
+            .as_ref()
+            .is_some_and(|now| (now.pid, now.start_time) == (process.pid, process.start_time));
+        if !same || !matches!(record.phase, Phase::Running | Phase::Frozen) {
+            return;
+        }
+        tracing::warn!(sandbox = %entry.id, "the first process of a box ended by itself");
+        if let Err(error) = self.end(entry, &record).await {
+            tracing::warn!(sandbox = %entry.id, %error, "processes of a dead box are left");
+        }
+        record.process = None;
+        entry.settle(&mut record, Phase::Failed { reason: "its first process ended by itself".to_owned() });
+    }
+}
+
+/// The error of a call that the claim's state forbids.
+pub(super) fn conflict(record: &Record, reason: &str) -> BackendError {
+    let reason = match &record.phase {
+        Phase::Frozen | Phase::Stopped => "it is hibernated".to_owned(),
+        Phase::Failed { reason } => format!("it failed: {reason}"),
+        _ => reason.to_owned(),
+    };
+    BackendError::Conflict { id: record.id.clone(), reason }
+}
