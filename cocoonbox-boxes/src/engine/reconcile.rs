@@ -125,7 +125,7 @@ impl Inner {
             let command = Command::Reconcile { seen, fresh: self.fresh()? };
             let decision = decide(Some(&stored.record), command, now)?;
             if decision.write != Write::Keep {
-                let change = self.change(&stored.record.owner, id, Some(&stored), &decision, now);
+                let change = Self::change(&stored.record.owner, id, Some(&stored), &decision, now);
                 match self.store.commit(change).await {
                     Ok(_) => self.notices.tell(id),
                     Err(StoreError::Conflict { .. }) => continue,

@@ -12,8 +12,8 @@ use croner::parser::{CronParser, Seconds, Year};
 use crate::EngineError;
 
 const MAX_CRON_BYTES: usize = 256;
-const SHORTEST_STAY: Duration = Duration::from_secs(60);
-const LONGEST_STAY: Duration = Duration::from_secs(24 * 60 * 60);
+const SHORTEST_STAY: Duration = Duration::from_mins(1);
+const LONGEST_STAY: Duration = Duration::from_hours(24);
 
 /// Reads a schedule as a person wrote it; an empty `time_zone` is UTC.
 ///

@@ -15,7 +15,7 @@ use super::{Engine, Inner, effect};
 use crate::EngineError;
 use crate::store::{Hint, StoreError};
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -173,7 +173,7 @@ async fn conclude(inner: &Inner, id: &BoxId, command: Command) -> Option<Decisio
                 return Some(decision);
             }
             Ok(decision) => {
-                let change = inner.change(&stored.record.owner, id, Some(&stored), &decision, now);
+                let change = Inner::change(&stored.record.owner, id, Some(&stored), &decision, now);
                 match inner.store.commit(change).await {
                     Ok(_) => {
                         inner.notices.tell(id);

@@ -14,7 +14,7 @@ use crate::EngineError;
 use crate::store::{KEY_LIFETIME, StoreError, Stored};
 
 /// An operation this old that nobody in this process works on was cut off.
-const ABANDONED: Duration = Duration::from_secs(15 * 60);
+const ABANDONED: Duration = Duration::from_mins(15);
 
 /// How far the stored time of use may lag behind.
 pub(super) const USE_LAG: Duration = Duration::from_secs(15);
@@ -105,7 +105,7 @@ impl Inner {
         if decision.write == Write::Keep {
             return Ok(());
         }
-        let mut change = self.change(&stored.record.owner, &stored.record.id, Some(&stored), &decision, now);
+        let mut change = Self::change(&stored.record.owner, &stored.record.id, Some(&stored), &decision, now);
         if decision.admits {
             change = change.with_admits(admissions);
         }
@@ -131,7 +131,7 @@ impl Inner {
                 return Ok(());
             }
             let decision = decide(Some(&stored.record), Command::Used, now)?;
-            let change = self.change(&stored.record.owner, id, Some(&stored), &decision, now);
+            let change = Self::change(&stored.record.owner, id, Some(&stored), &decision, now);
             match self.store.commit(change).await {
                 Ok(_) => return Ok(()),
                 Err(StoreError::Conflict { .. }) => {}

@@ -356,7 +356,7 @@ impl Inner {
             if decision.write == Write::Keep && key.is_none() {
                 return Ok(started);
             }
-            let mut change = self.change(owner, &box_id, stored.as_ref(), &decision, now);
+            let mut change = Self::change(owner, &box_id, stored.as_ref(), &decision, now);
             if decision.admits {
                 change = change.with_admits(owned.admissions);
             }
@@ -412,7 +412,6 @@ impl Inner {
 
     /// Spells a decision as a change of the store.
     pub(super) fn change(
-        &self,
         owner: &UserId,
         box_id: &BoxId,
         stored: Option<&Stored>,

@@ -24,7 +24,7 @@ pub use memory::MemoryStore;
 pub use sql::{MIGRATIONS, STATEMENTS, SqlStore};
 
 /// How long an idempotency key is remembered.
-pub const KEY_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+pub const KEY_LIFETIME: Duration = Duration::from_hours(24);
 
 /// Counts the writes of one box, or of one owner's admissions; 0 before the first.
 pub type Revision = u64;

@@ -1,3 +1,4 @@
+use std::sync::Mutex;
 use std::time::Duration;
 
 use cocoonbox_boxes::store::{BoxStore as _, StoreCall, StoreFault};
@@ -77,8 +78,10 @@ async fn a_restart_at_every_point_leaves_no_box_between_states_and_loses_none() 
                 Cut::Store(nth, fault) => world.store.fail(StoreCall::Commit, nth, fault),
                 Cut::Backend(method, fault) => world.backend.fail_next(method, fault),
             }
+            let begun = Mutex::new(None);
             let asked = async {
                 let started = ask(&world, &ana, verb).await;
+                begun.lock().unwrap().clone_from(&started.operation);
                 world.last(&ana, &started).await;
             };
             cut_off += u32::from(tokio::time::timeout(Duration::from_millis(25), asked).await.is_err());
@@ -86,12 +89,15 @@ async fn a_restart_at_every_point_leaves_no_box_between_states_and_loses_none() 
             let again = world.restarted();
             again.engine.start().await.unwrap();
             again.nothing_is_under_way().await;
+            if let Some(operation) = begun.into_inner().unwrap() {
+                let last = again.engine.last_event(&ana, &operation).await.unwrap();
+                assert!(last.phase.is_last(), "{what}");
+            }
             let boxes = again.tables.page(None, 10).await.unwrap();
             let claims = again.node.find(&ClaimFilter::all()).await.unwrap();
             if let Some(stored) = boxes.first() {
                 assert_eq!(claims.len(), usize::from(stored.record.sandbox.is_some()), "{what}");
                 assert_eq!(claims.first().map(|claim| &claim.id), stored.record.sandbox.as_ref(), "{what}");
-                // whatever the log says of the last operation, it says that it is over
                 let second = again.engine.start().await.unwrap();
                 assert_eq!(second.repaired, 0, "{what}: a second start finds nothing to do");
                 let record = again.running(&ana).await;

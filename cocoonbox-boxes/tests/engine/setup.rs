@@ -114,7 +114,7 @@ impl World {
     /// Lets minutes go by one by one, as the engine would see them.
     pub(crate) async fn minutes(&self, minutes: u64) {
         for _ in 0..minutes {
-            self.clock.advance(Duration::from_secs(60));
+            self.clock.advance(Duration::from_mins(1));
             self.engine.tick().await.unwrap();
             self.engine.drained().await;
         }

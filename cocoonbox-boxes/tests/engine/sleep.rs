@@ -8,7 +8,7 @@ use cocoonbox_core::machine::BoxState;
 
 use crate::setup::{FREE, World, config, user};
 
-const IDLE: Duration = Duration::from_secs(600);
+const IDLE: Duration = Duration::from_mins(10);
 
 async fn idle() -> World {
     World::with(config().with_user_idle_hibernate(IDLE)).await
@@ -76,7 +76,7 @@ async fn the_clock_starts_at_each_wake() {
 
 #[tokio::test]
 async fn memory_that_was_kept_too_long_goes_to_disk() {
-    let after = Duration::from_secs(3600);
+    let after = Duration::from_hours(1);
     let world = World::with(config().with_freeze_to_disk_after(after)).await;
     let ana = user();
     world.running(&ana).await;
@@ -91,7 +91,7 @@ async fn memory_that_was_kept_too_long_goes_to_disk() {
 
 async fn asleep_with_schedule(world: &World, ana: &cocoonbox_core::UserId, cron: &str, stay: u64) {
     world.running(ana).await;
-    let set = world.engine.set_schedule(ana, "", cron, "Europe/Berlin", Duration::from_secs(stay * 60)).await;
+    let set = world.engine.set_schedule(ana, "", cron, "Europe/Berlin", Duration::from_mins(stay)).await;
     assert!(set.unwrap().schedule.unwrap().next_at.is_some());
     let started = world.engine.hibernate(ana, "", HibernateTo::Memory, None).await.unwrap();
     world.last(ana, &started).await;
@@ -99,8 +99,7 @@ async fn asleep_with_schedule(world: &World, ana: &cocoonbox_core::UserId, cron:
 
 #[tokio::test]
 async fn a_schedule_wakes_stays_up_and_sleeps() {
-    let (world, ana) =
-        (World::with(config().with_user_idle_hibernate(Duration::from_secs(120))).await, user());
+    let (world, ana) = (World::with(config().with_user_idle_hibernate(Duration::from_mins(2))).await, user());
     // it is 14:00 in Berlin
     asleep_with_schedule(&world, &ana, "10 14 * * *", 20).await;
     world.minutes(9).await;
@@ -108,14 +107,14 @@ async fn a_schedule_wakes_stays_up_and_sleeps() {
     world.minutes(1).await;
     let record = world.first(&ana).await;
     assert_eq!(record.state, BoxState::Running);
-    assert_eq!(record.sleep_at, Some(world.clock_now().plus(Duration::from_secs(20 * 60))));
+    assert_eq!(record.sleep_at, Some(world.clock_now().plus(Duration::from_mins(20))));
     world.minutes(19).await;
     assert_eq!(world.state(&ana).await, BoxState::Running, "the idle clock does not count before sleep_at");
     world.minutes(1).await;
     let record = world.first(&ana).await;
     assert_eq!((record.state, record.sleep_at), (BoxState::Hibernated, None));
     let next = record.schedule.unwrap().next_at.unwrap();
-    assert_eq!(next.since(world.clock_now()), Duration::from_secs(23 * 3600 + 40 * 60), "tomorrow");
+    assert_eq!(next.since(world.clock_now()), Duration::from_mins(1420), "tomorrow");
 }
 
 #[tokio::test]
@@ -156,7 +155,7 @@ async fn a_cleared_schedule_no_longer_wakes() {
     assert_eq!(world.engine.set_schedule(&ana, "", " ", "", Duration::ZERO).await.unwrap().schedule, None);
     world.minutes(3).await;
     assert_eq!(world.state(&ana).await, BoxState::Hibernated);
-    let bad = world.engine.set_schedule(&ana, "", "nonsense", "", Duration::from_secs(60)).await;
+    let bad = world.engine.set_schedule(&ana, "", "nonsense", "", Duration::from_mins(1)).await;
     assert!(matches!(bad, Err(EngineError::Invalid { field: "cron", .. })));
 }
 
@@ -173,12 +172,12 @@ async fn an_idle_sleep_that_fails_is_tried_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_meets_a_box_that_falls_asleep_by_itself() {
-    let world = Arc::new(World::with(config().with_user_idle_hibernate(Duration::from_secs(60))).await);
+    let world = Arc::new(World::with(config().with_user_idle_hibernate(Duration::from_mins(1))).await);
     let ana = user();
     world.running(&ana).await;
     let slept = AtomicU32::new(0);
     for round in 0..200_u32 {
-        world.clock.advance(Duration::from_secs(60));
+        world.clock.advance(Duration::from_mins(1));
         let ticking = world.clone();
         let tick = tokio::spawn(async move { ticking.engine.tick().await.unwrap() });
         for _ in 0..(round % 7) {

@@ -161,7 +161,7 @@ async fn a_key_answers_the_same_for_a_day() {
     assert!(matches!(other, Err(EngineError::KeyReused)));
     // the same key of another user is another key
     world.engine.create(&user(), FREE, name(), None, key("k1")).await.unwrap();
-    world.clock.advance(Duration::from_secs(24 * 60 * 60));
+    world.clock.advance(Duration::from_hours(24));
     let later = world.engine.create(&ana, FREE, name(), None, key("k1")).await;
     assert!(matches!(later, Err(EngineError::NameTaken { .. })), "{later:?}");
     // a key is remembered for a call that had nothing to do, too

@@ -14,7 +14,7 @@ type Decider = fn(Option<&BoxRecord>, Command, Timestamp) -> Result<Decision, Re
 
 const LIMITS: Limits = Limits { max_boxes: Some(3), max_running: Some(2) };
 const RULES: SleepRules =
-    SleepRules { idle: Duration::from_secs(600), freeze_to_disk_after: Duration::from_secs(1200) };
+    SleepRules { idle: Duration::from_mins(10), freeze_to_disk_after: Duration::from_mins(20) };
 
 /// How an effect goes.
 #[derive(Clone, Copy, Debug)]
@@ -313,20 +313,20 @@ impl World {
             }
             Step::Schedule { pick } => {
                 let Some(id) = self.pick(pick) else { return Ok(()) };
-                let next_at = Some(self.now.plus(Duration::from_secs(300)));
+                let next_at = Some(self.now.plus(Duration::from_mins(5)));
                 let schedule = Schedule {
                     cron: "* * * * *".to_owned(),
                     time_zone: "UTC".to_owned(),
-                    stay_up: Duration::from_secs(300),
+                    stay_up: Duration::from_mins(5),
                     next_at,
                 };
                 self.command(&id, Command::SetSchedule { schedule: Some(schedule) })
             }
             Step::Tick { minutes, held } => {
-                self.now = self.now.plus(Duration::from_secs(60 * minutes));
+                self.now = self.now.plus(Duration::from_mins(minutes));
                 for id in self.records.keys().cloned().collect::<Vec<_>>() {
                     let tally = self.tally(&self.records[&id].owner, Some(&id));
-                    let next_at = Some(self.now.plus(Duration::from_secs(300)));
+                    let next_at = Some(self.now.plus(Duration::from_mins(5)));
                     let fresh = self.fresh();
                     self.command(
                         &id,
