@@ -267,3 +267,26 @@ fn a_list_of_processes_shows_no_options_and_no_descriptor_leaks_in() -> Outcome 
         Ok(())
     })
 }
+
+#[test]
+fn every_box_of_a_root_node_has_a_host_uid_of_its_own() -> Outcome {
+    common::run(|| async {
+        if !is_root() {
+            return Ok(());
+        }
+        let data = Data::new()?;
+        let backend = common::open(data.config().with_uids(1_900_000_000..1_900_000_002)).await?;
+        let (one, other) = (claim(&*backend).await?, claim(&*backend).await?);
+        let owner = |id: &cocoonbox_core::backend::SandboxId| {
+            let home = data.path().join("claims").join(id.as_str()).join("files/home");
+            std::fs::metadata(home).map(|found| std::os::unix::fs::MetadataExt::uid(&found))
+        };
+        assert_eq!((owner(&one.id)?, owner(&other.id)?), (1_900_000_000, 1_900_000_001));
+        let full = backend.claim(request("third")).await;
+        assert!(matches!(full, Err(cocoonbox_core::backend::BackendError::Quota { .. })), "{full:?}");
+        backend.release(&one.id).await?;
+        let third = claim(&*backend).await?;
+        assert_eq!(owner(&third.id)?, 1_900_000_000);
+        Ok(())
+    })
+}

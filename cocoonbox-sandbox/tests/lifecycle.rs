@@ -155,3 +155,75 @@ fn a_box_that_dies_is_failed_and_can_be_woken() -> Outcome {
         Ok(())
     })
 }
+
+#[test]
+fn what_a_guest_leaves_behind_is_removed_and_nothing_else() -> Outcome {
+    as_root_and_as_a_user("what_a_guest_leaves_behind_is_removed_and_nothing_else", || async {
+        let outside = tempfile::tempdir()?;
+        std::fs::write(outside.path().join("kept"), "kept")?;
+        let data = Data::new()?;
+        let backend = data.open().await?;
+        let claim = claim(&*backend).await?;
+        let path = outside.path().display();
+        let mess = format!(
+            "cd /workspace; ln -s {path} link; ln -s {path}/kept kept; ln -s / root; mkfifo pipe; \
+             for i in $(seq 1 600); do mkdir d; cd d; done; touch end; cd /workspace; mkdir locked; touch locked/x; \
+             chmod 000 locked; chmod 000 /home/user /workspace; mkfifo /tmp/pipe; chmod 000 /tmp"
+        );
+        printed(&*backend, &claim.id, &mess).await?;
+        backend.hibernate(&claim.id, HibernateTo::Disk).await?;
+        backend.wake(&claim.id).await?;
+        backend.release(&claim.id).await?;
+        assert_eq!(std::fs::read(outside.path().join("kept"))?, b"kept");
+        for directory in ["claims", "trash"] {
+            assert_eq!(std::fs::read_dir(data.path().join(directory))?.count(), 0, "{directory}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn an_unpacked_root_file_system_is_an_image() -> Outcome {
+    as_root_and_as_a_user("an_unpacked_root_file_system_is_an_image", || async {
+        let data = Data::new()?;
+        let rootfs = data.path().join("images/small/1/rootfs");
+        for directory in ["usr/bin", "etc", "opt/tool", "root", "home/somebody"] {
+            std::fs::create_dir_all(rootfs.join(directory))?;
+        }
+        for (path, content) in
+            [("etc/issue", "small\n"), ("etc/passwd", "evil:x:0:0::/:\n"), ("opt/tool/here", "")]
+        {
+            std::fs::write(rootfs.join(path), content)?;
+        }
+        std::os::unix::fs::symlink("usr/bin", rootfs.join("bin"))?;
+        for name in ["sh", "cat", "ls"] {
+            let program = std::fs::canonicalize(format!("/bin/{name}"))?;
+            std::fs::copy(&program, rootfs.join("usr/bin").join(name))?;
+            let needs = std::process::Command::new("ldd").arg(&program).output()?;
+            for library in
+                String::from_utf8(needs.stdout)?.split_whitespace().filter(|word| word.starts_with('/'))
+            {
+                let place = rootfs.join(library.trim_start_matches('/'));
+                std::fs::create_dir_all(place.parent().ok_or("a directory")?)?;
+                std::fs::copy(library, place)?;
+            }
+        }
+        let backend = data.open().await?;
+        let mut request = request("image");
+        request.image = "small:1".parse()?;
+        let claim = backend.claim(request).await?;
+        let seen =
+            printed(&*backend, &claim.id, "cat /etc/issue; ls /usr/bin /opt /home; ls -d /opt/tool/here")
+                .await?;
+        let expected =
+            "small\n/home:\nuser\n\n/opt:\ncocoonbox\ntool\n\n/usr/bin:\ncat\nls\nsh\n/opt/tool/here";
+        assert_eq!(seen, expected);
+        assert!(
+            printed(&*backend, &claim.id, "cat /etc/passwd")
+                .await?
+                .starts_with("root:x:0:0:root:/root:/usr/sbin/nologin\nuser:")
+        );
+        backend.release(&claim.id).await?;
+        Ok(())
+    })
+}

@@ -170,6 +170,13 @@ fn prepare(inner: &Inner, directory: &Path, record: &Record) -> Result<Prepared,
             .ok_or_else(|| io::Error::other("processes of an earlier start still hold the box's lock"))?;
         tree::remove(&places.temporary)?;
         disk::owned_directory(&places.temporary, 0o1777, record.uid)?;
+        for path in [&places.home, &places.workspace] {
+            // a guest that locked itself out is let in again, or its box would never start
+            let mode = fs::symlink_metadata(path)?.permissions().mode();
+            if mode & 0o700 != 0o700 {
+                fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o700))?;
+            }
+        }
         let own_etc = image::own_etc(&record.hostname);
         for (name, content) in &own_etc {
             fs::write(places.etc.join(name), content)?;

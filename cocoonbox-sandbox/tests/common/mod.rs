@@ -42,9 +42,7 @@ pub fn as_root_and_as_a_user<F: Future<Output = Outcome>>(name: &str, story: imp
 pub fn run<F: Future<Output = Outcome>>(story: impl FnOnce() -> F) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        tokio::time::timeout(Duration::from_mins(2), story())
-            .await
-            .map_err(|_| "the test took over 120 s")?
+        tokio::time::timeout(Duration::from_mins(2), story()).await.map_err(|_| "the test took over 120 s")?
     })
 }
 
