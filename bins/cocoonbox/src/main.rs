@@ -22,16 +22,18 @@ fn main() -> ExitCode {
     };
     let device = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let environment = Environment::new(std::env::vars_os(), device);
-    let (json, status) = (cli.global.json, runtime(&cli).map(|runtime| execute(&runtime, cli, &environment)));
-    let status = match status {
-        Ok(Ok(status)) => status,
-        Ok(Err(error)) => fail(&error, json),
+    let json = cli.global.json;
+    let status = match runtime(&cli) {
+        Ok(runtime) => {
+            let status = execute(&runtime, cli, &environment).unwrap_or_else(|error| fail(&error, json));
+            // a read of standard input that nobody waits for any more must not hold the process
+            runtime.shutdown_background();
+            status
+        }
         Err(error) => fail(&anyhow::Error::new(error).context("the runtime does not start"), json),
     };
     let _ = io::stdout().flush();
-    // a read of standard input that nobody waits for any more would hold a return from main
-    #[expect(clippy::exit, reason = "the process ends here, with the verb's status")]
-    std::process::exit(status.into())
+    ExitCode::from(status)
 }
 
 /// One thread is enough, and quicker to start, for everything but a server.
