@@ -5,7 +5,7 @@ use std::io;
 use cocoonbox_core::Retry;
 use tonic::Status;
 
-use crate::ClientError;
+use crate::{ClientError, Refusal};
 
 /// Why a command's end is not known.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +80,9 @@ impl ExecError {
     /// Returns what to do next, in words for a person at a command line.
     pub fn next_step(&self) -> Option<&'static str> {
         match self {
+            Self::Call(ClientError::Refused { refusal: Refusal::NotFound, .. }) => {
+                Some("see whether the box is there (`cocoonbox box ls`), and the program in it")
+            }
             Self::Call(error) => error.next_step(),
             Self::Uncertain { .. } => Some("look in the box whether it ran before running it again"),
             Self::Lost { .. } | Self::SessionGone { .. } => Some(
