@@ -131,9 +131,16 @@ pub(crate) fn resize(master: BorrowedFd<'_>, size: Size) -> io::Result<()> {
 }
 
 /// Starts a helper of our own that inherits `inherited` under its number, named in variable `name`.
-pub(crate) fn launch_helper(command: &mut Command, name: &str, inherited: BorrowedFd<'_>) -> io::Result<Pid> {
+pub(crate) fn launch_helper(helper: &Command, name: &str, inherited: BorrowedFd<'_>) -> io::Result<Pid> {
     use std::os::fd::AsRawFd as _;
     let number = inherited.as_raw_fd();
+    // made anew each time: what a command does before the exec adds up over its starts
+    let mut command = Command::new(helper.get_program());
+    command.args(helper.get_args()).env_clear();
+    command.envs(helper.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if let Some(directory) = helper.get_current_dir() {
+        command.current_dir(directory);
+    }
     command.env(name, number.to_string()).stdin(Stdio::null());
     // SAFETY: setsid and fcntl are async-signal-safe; the descriptor outlives the spawn, which waits for the exec
     unsafe {

@@ -47,7 +47,7 @@ pub(super) fn watch(
             drop(watched);
             let began = Instant::now();
             let started =
-                children.start(|| Ok((sys::launch_helper(&mut command, VARIABLE, listener.as_fd())?, ())));
+                children.start(|| Ok((sys::launch_helper(&command, VARIABLE, listener.as_fd())?, ())));
             if let Ok((_, (), ended)) = started {
                 let _ = ended.await;
             }
