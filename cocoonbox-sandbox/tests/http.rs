@@ -194,7 +194,7 @@ fn strangers_and_bad_bodies_are_refused() -> Outcome {
             (&large, 400),
         ] {
             let (status, said) = api.call("POST", "/v1/claim", Some(ROOT), body).await?;
-            assert_eq!(status, expected, "{:.60} {said}", body);
+            assert_eq!(status, expected, "{body:.60} {said}");
             assert!(said["error"].is_string(), "{said}");
         }
         assert_eq!(api.call("GET", "/v1/pools", Some(ROOT), "").await?.0, 501);
