@@ -267,7 +267,7 @@ mod tests {
         let mut output = Output::default();
         let mut count = 0_usize;
         while output.room() > 0 {
-            output.push(if count % 2 == 0 { Stream::Err } else { Stream::Out }, b"x");
+            output.push(if count.is_multiple_of(2) { Stream::Err } else { Stream::Out }, b"x");
             count += 1;
         }
         assert_eq!(count, MAX_PIECES);
@@ -277,8 +277,8 @@ mod tests {
         #[test]
         fn a_replay_from_any_offset_is_the_same_bytes(
             writes in proptest::collection::vec((any::<bool>(), 1_usize..6000), 1..40),
-            acknowledged in 0.0..1.0_f64,
-            from in 0.0..1.0_f64,
+            acknowledged in 0..=1000_u64,
+            from in 0..=1000_u64,
         ) {
             let (mut output, mut whole) = (Output::default(), Vec::new());
             for (err, length) in writes {
@@ -286,8 +286,8 @@ mod tests {
                 output.push(if err { Stream::Err } else { Stream::Out }, &data);
                 whole.extend(data);
             }
-            let acknowledged = (acknowledged * whole.len() as f64) as u64;
-            let from = acknowledged + (from * (whole.len() as u64 - acknowledged) as f64) as u64;
+            let acknowledged = acknowledged * whole.len() as u64 / 1000;
+            let from = acknowledged + from * (whole.len() as u64 - acknowledged) / 1000;
             output.acknowledge(acknowledged).unwrap();
             prop_assert_eq!(output.room() as u64, WINDOW - (whole.len() as u64 - acknowledged));
             output.check(from).unwrap();

@@ -1,5 +1,7 @@
 //! What runs inside a box: its first process, and the agent that serves its owner.
 
+#![expect(clippy::print_stderr, reason = "a binary talks to who started it")]
+
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -31,7 +33,7 @@ enum Verb {
     Serve,
 }
 
-/// The guest port of the agent.
+/// The guest port of the agent, as the wire formats name it.
 const AGENT_PORT: u16 = 7443;
 
 fn main() -> ExitCode {

@@ -66,7 +66,7 @@ impl AgentOptions {
             listener,
             base,
             identity: identity::DIRECTORY.into(),
-            reattach: Duration::from_secs(60),
+            reattach: Duration::from_mins(1),
             grace: Duration::from_secs(10),
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy),

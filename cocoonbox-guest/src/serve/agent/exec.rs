@@ -128,14 +128,16 @@ impl Talk {
         }
         // all was said; the client may still say that it has it
         let heard = async {
-            while !heard_all {
+            if heard_all {
+                return End::Lost;
+            }
+            loop {
                 match self.hear(asks.message().await) {
                     Ok(ControlFlow::Continue(())) => {}
                     Ok(ControlFlow::Break(Heard::Exit)) => return End::Done,
                     Ok(ControlFlow::Break(_)) | Err(_) => return End::Lost,
                 }
             }
-            End::Lost
         };
         timeout(LAST, heard).await.unwrap_or(End::Lost)
     }

@@ -17,7 +17,7 @@ use tokio::io::Interest;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
-use tonic::codegen::http::{Request, Response};
+use tonic::codegen::http::{HeaderValue, Request, Response};
 use tonic::server::NamedService;
 
 use super::Happenings;
@@ -137,7 +137,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let token = request.headers().get(call_token::METADATA).map(|value| value.as_bytes());
+        let token = request.headers().get(call_token::METADATA).map(HeaderValue::as_bytes);
         match self.identities.check(request.uri().path(), token) {
             Ok(()) => Box::pin(self.inner.call(request)),
             Err(status) => Box::pin(async move { Ok(status.into_http()) }),

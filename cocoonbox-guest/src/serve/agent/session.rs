@@ -318,17 +318,15 @@ async fn write_input(session: Arc<Session>, mut sink: Sink) {
             (state.input.next(), state.input.is_done())
         };
         match piece {
-            Some(piece) => match sink.write(&piece).await {
-                Ok(count) => {
-                    session.state().input.wrote(count);
-                    session.news.send_replace(());
-                }
-                Err(_) => {
+            Some(piece) => {
+                let Ok(count) = sink.write(&piece).await else {
                     session.state().input.discard();
                     session.news.send_replace(());
                     return;
-                }
-            },
+                };
+                session.state().input.wrote(count);
+                session.news.send_replace(());
+            }
             None if done => return sink.close().await,
             None => session.fed.notified().await,
         }

@@ -16,7 +16,7 @@ use crate::serve::ends::Master;
 const RING_BYTES: usize = 256 * 1024;
 
 /// How long an exited program stays in the table.
-const KEPT: Duration = Duration::from_secs(300);
+const KEPT: Duration = Duration::from_mins(5);
 
 /// The most programs in the table; the longest exited make room.
 const MAX_PROCESSES: usize = 1024;

@@ -67,12 +67,8 @@ pub(super) async fn framed(guest: TcpStream, input: &mut Input, output: &mut Out
     let inward = async {
         while let Some(request) = input.next_input().await {
             match request {
-                Request::Data { data } => {
-                    if write.write_all(&data).await.is_err() {
-                        break;
-                    }
-                }
-                Request::DataEnd {} => break,
+                Request::Data { data } if write.write_all(&data).await.is_ok() => {}
+                Request::Data { .. } | Request::DataEnd {} => break,
                 _ => {}
             }
         }
