@@ -110,3 +110,18 @@ async fn hooks_are_told_before_a_sandbox_sleeps_or_goes() {
     let expected = [first, second].map(|record| (record.id, record.wake_id.unwrap(), true));
     assert_eq!(*told.told.lock().unwrap(), expected);
 }
+
+#[tokio::test]
+async fn a_watcher_of_a_sleeping_box_hears_that_it_is_deleted() {
+    let (world, ana) = (World::new().await, user());
+    world.running(&ana).await;
+    world.engine.hibernate(&ana, "", HibernateTo::Memory, None).await.unwrap();
+    world.engine.drained().await;
+    let watch = world.engine.open_call(&ana, FREE, None, CallUse::Watch);
+    let delete = async {
+        tokio::task::yield_now().await;
+        world.engine.delete(&ana, "main", Confirm::Yes, None).await.unwrap();
+    };
+    let (watched, ()) = tokio::join!(watch, delete);
+    not_found(watched);
+}

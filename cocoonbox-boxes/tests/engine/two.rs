@@ -30,12 +30,13 @@ async fn limits_hold_over_both() {
     let ana = user();
     let limits = Limits { max_boxes: Some(4), max_running: Some(2) };
     let create = |n: u32| {
-        let engine = if n % 2 == 0 { &one.engine } else { &two.engine };
+        let engine = if n.is_multiple_of(2) { &one.engine } else { &two.engine };
         engine.create(&ana, limits, Some(format!("b{n}").parse().unwrap()), None, None)
     };
     let made = futures::future::join_all((0..10).map(create)).await;
     assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 2);
-    (one.engine.drained().await, two.engine.drained().await);
+    one.engine.drained().await;
+    two.engine.drained().await;
     assert_eq!(one.node.store().live(), 2);
 }
 
@@ -49,9 +50,11 @@ async fn verbs_at_both_take_turns() {
             one.engine.hibernate(&ana, "", HibernateTo::Memory, None),
             two.engine.ensure(&ana, FREE, "", None)
         );
-        (slept.unwrap(), woke.unwrap());
+        slept.unwrap();
+        woke.unwrap();
     }
-    (one.engine.drained().await, two.engine.drained().await);
+    one.engine.drained().await;
+    two.engine.drained().await;
     one.nothing_is_under_way().await;
     assert_eq!(one.node.find(&ClaimFilter::all()).await.unwrap().len(), 1);
     let (a, b) = tokio::join!(
@@ -59,7 +62,8 @@ async fn verbs_at_both_take_turns() {
         two.engine.delete(&ana, "main", Confirm::Yes, None)
     );
     assert!(a.is_ok() || b.is_ok());
-    (one.engine.drained().await, two.engine.drained().await);
+    one.engine.drained().await;
+    two.engine.drained().await;
     assert!(one.node.find(&ClaimFilter::all()).await.unwrap().is_empty());
 }
 
@@ -81,7 +85,8 @@ async fn a_second_start_may_cut_off_and_still_loses_nothing() {
         if started.operation.is_some() {
             one.last(&ana, &started).await;
         }
-        (one.engine.drained().await, two.engine.drained().await);
+        one.engine.drained().await;
+        two.engine.drained().await;
         one.nothing_is_under_way().await;
         let record = one.running(&ana).await;
         assert_eq!(record.state, BoxState::Running);

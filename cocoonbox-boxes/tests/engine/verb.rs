@@ -12,8 +12,8 @@ use futures::StreamExt as _;
 
 use crate::setup::{FREE, World, config, not_found, user};
 
-fn key(text: &str) -> Option<IdempotencyKey> {
-    Some(text.parse().unwrap())
+fn key(text: &str) -> IdempotencyKey {
+    text.parse().unwrap()
 }
 
 #[tokio::test]
@@ -151,29 +151,32 @@ async fn a_node_holds_one_claim_more_than_a_user_may_have_boxes() {
 async fn a_key_answers_the_same_for_a_day() {
     let (world, ana) = (World::new().await, user());
     let name = || Some("work".parse().unwrap());
-    let first = world.engine.create(&ana, FREE, name(), None, key("k1")).await.unwrap();
+    let first = world.engine.create(&ana, FREE, name(), None, Some(key("k1"))).await.unwrap();
     world.last(&ana, &first).await;
-    let again = world.engine.create(&ana, FREE, name(), None, key("k1")).await.unwrap();
+    let again = world.engine.create(&ana, FREE, name(), None, Some(key("k1"))).await.unwrap();
     assert_eq!((again.box_id, again.operation), (first.box_id.clone(), first.operation));
-    let other = world.engine.create(&ana, FREE, Some("play".parse().unwrap()), None, key("k1")).await;
+    let other = world.engine.create(&ana, FREE, Some("play".parse().unwrap()), None, Some(key("k1"))).await;
     assert!(matches!(other, Err(EngineError::KeyReused)));
-    let other = world.engine.ensure(&ana, FREE, "work", key("k1")).await;
+    let other = world.engine.ensure(&ana, FREE, "work", Some(key("k1"))).await;
     assert!(matches!(other, Err(EngineError::KeyReused)));
     // the same key of another user is another key
-    world.engine.create(&user(), FREE, name(), None, key("k1")).await.unwrap();
+    world.engine.create(&user(), FREE, name(), None, Some(key("k1"))).await.unwrap();
     world.clock.advance(Duration::from_hours(24));
-    let later = world.engine.create(&ana, FREE, name(), None, key("k1")).await;
+    let later = world.engine.create(&ana, FREE, name(), None, Some(key("k1"))).await;
     assert!(matches!(later, Err(EngineError::NameTaken { .. })), "{later:?}");
     // a key is remembered for a call that had nothing to do, too
-    let nothing = world.engine.ensure(&ana, FREE, "work", key("k2")).await.unwrap();
+    let nothing = world.engine.ensure(&ana, FREE, "work", Some(key("k2"))).await.unwrap();
     assert_eq!(nothing.operation, None);
-    assert!(matches!(world.engine.ensure(&ana, FREE, "", key("k2")).await, Err(EngineError::KeyReused)));
+    assert!(matches!(
+        world.engine.ensure(&ana, FREE, "", Some(key("k2"))).await,
+        Err(EngineError::KeyReused)
+    ));
 }
 
 #[tokio::test]
 async fn the_same_request_twice_at_once_makes_one_box() {
     let (world, ana) = (World::new().await, user());
-    let create = || world.engine.create(&ana, FREE, Some("work".parse().unwrap()), None, key("k"));
+    let create = || world.engine.create(&ana, FREE, Some("work".parse().unwrap()), None, Some(key("k")));
     let (one, two) = tokio::join!(create(), create());
     let (one, two) = (one.unwrap(), two.unwrap());
     assert_eq!((one.box_id, one.operation), (two.box_id, two.operation));
@@ -251,13 +254,13 @@ async fn a_delete_is_named_and_confirmed_and_leaves_nothing() {
             Err(EngineError::Unconfirmed)
         ));
     }
-    let started = world.engine.delete(&ana, "main", Confirm::Yes, key("k")).await.unwrap();
+    let started = world.engine.delete(&ana, "main", Confirm::Yes, Some(key("k"))).await.unwrap();
     let last = world.last(&ana, &started).await;
     assert_eq!((last.phase, last.sequence), (Phase::Done, 2));
     assert!(world.engine.get(&ana, "").await.unwrap().is_none());
     assert!(world.node.find(&ClaimFilter::all()).await.unwrap().is_empty());
     // a box that is gone is still answered for its key
-    let pick = world.engine.delete(&ana, "main", Confirm::Yes, key("k")).await.unwrap();
+    let pick = world.engine.delete(&ana, "main", Confirm::Yes, Some(key("k"))).await.unwrap();
     assert_eq!((pick.operation, pick.record), (started.operation, None));
 }
 
@@ -295,7 +298,9 @@ async fn verbs_on_one_box_take_turns() {
     let ensure = || world.engine.ensure(&ana, FREE, "", None);
     for _ in 0..20 {
         let (a, b, c, d) = tokio::join!(sleep(), ensure(), sleep(), ensure());
-        (a.unwrap(), b.unwrap(), c.unwrap(), d.unwrap());
+        for done in [a, b, c, d] {
+            done.unwrap();
+        }
     }
     world.engine.drained().await;
     world.nothing_is_under_way().await;

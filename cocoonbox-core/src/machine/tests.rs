@@ -471,7 +471,7 @@ fn survives(decider: Decider, cases: u32) -> Result<(), String> {
 
 #[test]
 fn no_sequence_loses_a_box_leaves_it_stuck_or_breaks_a_cap() -> Result<(), String> {
-    survives(decide, 3000)
+    survives(decide, 1500)
 }
 
 /// The property is worth something only if wrong machines fail it.
