@@ -104,7 +104,7 @@ fi
 told "the same link a second time is refused"
 
 step "Ensures box main"
-"$cocoonbox" box ensure main | shown
+"$cocoonbox" box ensure | shown
 json box show main | grep -q '"state":"running"' || fail "the box does not run"
 net_namespace=$(rsh readlink /proc/self/ns/net)
 [ "$net_namespace" != "$(readlink /proc/self/ns/net)" ] || fail "the box shares the machine's network namespace"

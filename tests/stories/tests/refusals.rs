@@ -148,7 +148,7 @@ fn a_full_disk_is_told_and_the_next_call_works() {
     // bound after the disk, so that it goes before it
     let mut server = server;
     server.start_again();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     let filled = server.rsh(&["dd", "if=/dev/zero", "of=/workspace/fill", "bs=64k"]);
     assert!(filled.failed(1).contains("No space left"), "{filled:?}");
     let refused = server.cli(&["box", "create", "other"]);
@@ -186,7 +186,7 @@ impl Drop for SmallDisk {
 #[test]
 fn bad_names_and_usage_are_told_apart_from_failures() {
     let server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     for (words, code) in [
         (&["box", "create", "Not A Name"][..], 2),
         (&["box", "create", "cb-abcdefghij"][..], 2),

@@ -16,7 +16,7 @@ fn count(server: &Server) -> u64 {
 #[test]
 fn an_interrupt_stops_the_server_cleanly_and_keeps_the_boxes_and_their_programs() {
     let mut server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     server.sh(COUNTER);
     let boot =
         server.sh("cat /workspace/boot 2>/dev/null; tmux display -p -t count '#{pid}' | tee /workspace/boot");
@@ -42,7 +42,7 @@ fn an_interrupt_stops_the_server_cleanly_and_keeps_the_boxes_and_their_programs(
 #[test]
 fn a_killed_server_loses_no_box_and_nothing_that_was_acknowledged() {
     let mut server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     server.sh(COUNTER);
     let network = server.network();
     let rounds = if env::var_os("COCOONBOX_SOAK").is_some() { 100 } else { 4 };
@@ -66,7 +66,7 @@ fn a_killed_server_loses_no_box_and_nothing_that_was_acknowledged() {
 #[test]
 fn a_server_killed_in_the_middle_of_an_operation_leaves_no_box_in_between() {
     let mut server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     server.sh("echo kept > /workspace/file && sync");
     let rounds = if env::var_os("COCOONBOX_SOAK").is_some() { 60 } else { 6 };
     for round in 0..rounds {
@@ -93,7 +93,7 @@ fn a_server_killed_in_the_middle_of_an_operation_leaves_no_box_in_between() {
             (state != "starting" && state != "hibernating").then_some(state)
         });
         assert!(state == "running" || state == "hibernated", "round {round}: the box is {state}");
-        server.cli(&["box", "ensure", "main"]).ok();
+        server.cli(&["box", "ensure"]).ok();
         assert_eq!(server.sh("cat /workspace/file"), "kept", "round {round}");
     }
 }
@@ -101,7 +101,7 @@ fn a_server_killed_in_the_middle_of_an_operation_leaves_no_box_in_between() {
 #[test]
 fn a_sleeping_box_is_asleep_after_a_restart_and_its_memory_goes_on() {
     let mut server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     server.sh(COUNTER);
     let network = server.network();
     assert_eq!(server.json(&["box", "hibernate", "main"])["memory"], "kept");

@@ -33,7 +33,7 @@ fn holders(folder: &Path, secret: &[u8]) -> Vec<String> {
 fn a_token_is_in_its_two_files_and_nowhere_else() {
     let server = Server::start();
     let token = server.token();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     let working =
         server.command(server.program()).args(["rsh", "--box", "main", "--", "sleep", "60"]).spawn();
     let mut working = working.expect("the command line can be started");
@@ -76,7 +76,7 @@ fn a_token_is_in_its_two_files_and_nowhere_else() {
 #[test]
 fn a_box_sees_nothing_of_the_machine_beyond_its_image() {
     let server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     let canary = server.scratch().join("canary");
     fs::write(&canary, "canary").expect("own folder");
     for path in

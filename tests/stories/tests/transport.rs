@@ -52,7 +52,7 @@ fn tree(folder: &Path) {
 fn rsync_sends_a_tree_and_brings_it_back_unchanged() {
     require("rsync");
     let server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     let (there, back) = (server.scratch().join("there"), server.scratch().join("back"));
     tree(&there);
     let rsync = |from: &str, to: &str| {
@@ -80,7 +80,7 @@ fn rsync_sends_a_tree_and_brings_it_back_unchanged() {
 fn git_pushes_to_a_box_and_fetches_from_it() {
     require("git");
     let server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     let here = server.scratch().join("repository");
     fs::create_dir(&here).expect("own folder");
     let git = |arguments: &[&str]| {
@@ -118,7 +118,7 @@ fn scp_copies_both_ways_through_a_link_named_cocoonbox_rsh() {
         "sftp-server is missing: run `make test-tools`"
     );
     let server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     let link = server.scratch().join("cocoonbox-rsh");
     symlink(server.program(), &link).expect("own folder");
     let (there, back) = (server.scratch().join("there"), server.scratch().join("back"));
@@ -146,7 +146,7 @@ fn scp_copies_both_ways_through_a_link_named_cocoonbox_rsh() {
 #[test]
 fn exit_codes_streams_and_every_byte_pass_through() {
     let server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     for code in [0, 1, 3, 42, 255] {
         assert_eq!(server.rsh(&["sh", "-c", &format!("exit {code}")]).code, Some(code));
     }
@@ -168,7 +168,7 @@ fn exit_codes_streams_and_every_byte_pass_through() {
 #[test]
 fn cp_copies_a_tree_both_ways_unchanged() {
     let server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     let (there, back) = (server.scratch().join("there"), server.scratch().join("back"));
     tree(&there);
     server.cli(&["cp", &there.to_string_lossy(), "main:/workspace/tree"]).ok();
@@ -180,7 +180,7 @@ fn cp_copies_a_tree_both_ways_unchanged() {
 #[test]
 fn a_flood_that_nobody_reads_is_held_back_and_costs_the_server_no_memory() {
     let server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     let before = resident_kib(server.id());
     let mut command = server.command(server.program());
     command.args(["rsh", "--box", "main", "--", "yes"]).stdout(Stdio::piped());
@@ -206,7 +206,7 @@ fn resident_kib(id: i32) -> u64 {
 fn a_terminal_is_one_inside_the_box() {
     require("script");
     let server = Server::start();
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     let inside =
         format!("{} rsh --box main -t -- sh -c 'tty; stty size; echo $TERM'", server.program().display());
     let mut command = Command::new("script");
@@ -223,7 +223,7 @@ fn a_terminal_is_one_inside_the_box() {
 #[test]
 fn an_ordinary_user_has_boxes_too() {
     let server = Server::start_as(Account::Ordinary);
-    server.cli(&["box", "ensure", "main"]).ok();
+    server.cli(&["box", "ensure"]).ok();
     assert_eq!(server.sh("id -u; id -un"), "1000\nuser");
     assert_eq!(server.sh("awk 'NR > 2 { print $1 }' /proc/net/dev"), "lo:");
     server.sh("echo kept > /workspace/file");
