@@ -28,6 +28,12 @@ fail() {
     printf '\nFAILED: %s\n' "$*" >&2
     exit 1
 }
+# same WHAT ONE OTHER: fails and shows what differs.
+same() {
+    [ "$2" = "$3" ] && return
+    diff <(printf '%s\n' "$2") <(printf '%s\n' "$3") | head -n 20 >&2
+    fail "$1"
+}
 rsh() { "$cocoonbox" rsh --box main -- "$@"; }
 json() { "$cocoonbox" --json "$@" | tr -d ' \n'; }
 
@@ -36,7 +42,7 @@ nested() {
     local status pid
     for status in /proc/[0-9]*/status; do
         pid=${status#/proc/} pid=${pid%/status}
-        [ "$(awk '/^NSpid:/ { print NF > 2 } /^State:\tZ/ { exit }' "$status" 2>/dev/null)" = 1 ] || continue
+        [ "$(awk '/^NSpid:/ { print (NF > 2) } /^State:\tZ/ { exit }' "$status" 2>/dev/null)" = 1 ] || continue
         printf '%s:%s\n' "$pid" "$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d' ' -f20)"
     done
 }
@@ -112,10 +118,11 @@ net_namespace=$(rsh readlink /proc/self/ns/net)
 step "Sends this git repository into it: rsync over cocoonbox rsh"
 git -c safe.directory='*' clone --quiet --no-hardlinks "$root" "$work/repository" 2>"$work/clone.log" \
     || fail "this is no git repository: $(cat "$work/clone.log")"
-rsync -a --delete -e "$cocoonbox rsh --box main" "$work/repository/" box:/workspace/repository/
+# times to the nanosecond: the clone is younger than a second
+rsync -a --delete --modify-window=-1 -e "$cocoonbox rsh --box main" "$work/repository/" box:/workspace/repository/
 sent=$("$here/manifest.sh" "$work/repository")
 there=$(rsh sh -s /workspace/repository < "$here/manifest.sh")
-[ "$sent" = "$there" ] || fail "what arrived is not what was sent"
+same "what arrived is not what was sent" "$sent" "$there"
 told "$(printf '%s\n' "$sent" | wc -l) lines of names, modes, times and hashes are equal on both sides"
 
 step "Works in it: git log, a build and its test"
@@ -154,19 +161,17 @@ for _ in $(seq 10); do
     sleep 0.1
 done
 [ -z "$processes" ] || fail "processes of the box are left: $processes"
-if grep -lz -F "$work/data" /proc/[0-9]*/cmdline 2>/dev/null | grep -v -x "/proc/\($server\|self\|$$\)/cmdline"; then
-    fail "a process that names the data directory is left"
-fi
+for words in /proc/[0-9]*/cmdline; do
+    case $words in "/proc/$server/cmdline") continue ;; esac
+    case $({ tr '\0' ' ' < "$words"; } 2>/dev/null) in *"$work/data"*) fail "$words names the data directory" ;; esac
+done
 told "hibernated: none"
 
 step "Wakes it: every file is what it was"
 "$cocoonbox" box ensure main | shown
 net_namespace=$(rsh readlink /proc/self/ns/net)
 after=$(rsh sh -s /home/user /workspace < "$here/manifest.sh")
-[ "$before" = "$after" ] || {
-    diff <(printf '%s\n' "$before") <(printf '%s\n' "$after") | head -n 20 >&2
-    fail "files changed"
-}
+same "files changed" "$before" "$after"
 told "sha256 of all names, modes, times, links and contents: $(printf '%s\n' "$after" | sha256sum | cut -c1-16)…, both times"
 
 step "Freezes it while a program counts"
