@@ -6,8 +6,11 @@ use std::{env, fs};
 
 use prost::Message as _;
 
-const PROTOS: [&str; 3] =
-    ["cocoonbox/agent/v1/session.proto", "cocoonbox/control/v1/account.proto", "cocoonbox/control/v1/boxes.proto"];
+const PROTOS: [&str; 3] = [
+    "cocoonbox/agent/v1/session.proto",
+    "cocoonbox/control/v1/account.proto",
+    "cocoonbox/control/v1/boxes.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");

@@ -49,7 +49,9 @@ impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
         match time.duration_since(UNIX_EPOCH) {
             Ok(after) => Self(i64::try_from(after.as_micros()).unwrap_or(i64::MAX)),
-            Err(before) => Self(i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |micros| -micros)),
+            Err(before) => {
+                Self(i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |micros| -micros))
+            }
         }
     }
 }

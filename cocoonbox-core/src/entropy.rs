@@ -43,7 +43,8 @@ impl Entropy for SeededEntropy {
     fn fill(&self, buffer: &mut [u8]) -> Result<(), EntropyError> {
         for chunk in buffer.chunks_mut(8) {
             // splitmix64: every seed walks through all 64-bit values once
-            let mut value = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::SeqCst).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut value =
+                self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::SeqCst).wrapping_add(0x9e37_79b9_7f4a_7c15);
             value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             value ^= value >> 31;

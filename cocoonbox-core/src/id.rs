@@ -165,7 +165,9 @@ mod tests {
     fn another_kinds_id_is_refused() -> Result<(), Box<dyn std::error::Error>> {
         let id = UserId::random(&SeededEntropy::new(1))?;
         assert!(id.as_str().parse::<TokenId>().is_err());
-        for bad in ["", "cb-", "cb-abcdefghi", "cb-abcdefghi1", "cb-ABCDEFGHIJ", "cb-abcdefghijk", "abcdefghij"] {
+        for bad in
+            ["", "cb-", "cb-abcdefghi", "cb-abcdefghi1", "cb-ABCDEFGHIJ", "cb-abcdefghijk", "abcdefghij"]
+        {
             assert!(bad.parse::<BoxId>().is_err(), "{bad}");
         }
         Ok(())

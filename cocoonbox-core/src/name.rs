@@ -150,7 +150,14 @@ mod tests {
 
     #[test]
     fn images_and_tenants_follow_theirs() {
-        for (text, good) in [("host", true), ("debian:12.1", true), (":1", false), ("a:", false), ("a:b:c", false), ("../x", false)] {
+        for (text, good) in [
+            ("host", true),
+            ("debian:12.1", true),
+            (":1", false),
+            ("a:", false),
+            ("a:b:c", false),
+            ("../x", false),
+        ] {
             assert_eq!(text.parse::<ImageName>().is_ok(), good, "{text:?}");
         }
         for (text, good) in [("us_abc", true), ("A/b:c.d-e", true), ("/a", false), ("a b", false)] {

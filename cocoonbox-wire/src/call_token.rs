@@ -17,7 +17,7 @@ use crate::identity::{Identity, key_id};
 pub const METADATA: &str = "cocoonbox-call-token";
 
 /// How long a token is good for.
-pub const LIFETIME: Duration = Duration::from_secs(60);
+pub const LIFETIME: Duration = Duration::from_mins(1);
 
 /// How far the two clocks may be apart.
 pub const LEEWAY: Duration = Duration::from_secs(30);
@@ -94,7 +94,13 @@ pub enum CallTokenError {
 }
 
 /// Makes a token.
-pub fn mint(key: &SigningKey, box_id: &BoxId, wake_id: &WakeId, class: MethodClass, now: Timestamp) -> String {
+pub fn mint(
+    key: &SigningKey,
+    box_id: &BoxId,
+    wake_id: &WakeId,
+    class: MethodClass,
+    now: Timestamp,
+) -> String {
     let claims = Claims {
         box_id: box_id.clone(),
         wake_id: wake_id.clone(),
@@ -113,7 +119,12 @@ pub fn mint(key: &SigningKey, box_id: &BoxId, wake_id: &WakeId, class: MethodCla
 ///
 /// # Errors
 /// Any of [`CallTokenError`]; the signature is checked before anything the token says is believed.
-pub fn verify(token: &str, identity: &Identity, class: MethodClass, now: Timestamp) -> Result<Claims, CallTokenError> {
+pub fn verify(
+    token: &str,
+    identity: &Identity,
+    class: MethodClass,
+    now: Timestamp,
+) -> Result<Claims, CallTokenError> {
     if token.len() > MAX_BYTES {
         return Err(CallTokenError::Malformed);
     }
@@ -171,9 +182,11 @@ mod tests {
         let check = |token: &str, class, now| verify(token, &identity(), class, now).map(|_| ());
         let good = mint(&signing(), &box_id(), &wake("a"), MethodClass::Exec, NOW);
         let later = NOW.plus(LIFETIME + LEEWAY + Duration::from_millis(1));
-        let other_box = mint(&signing(), &"cb-bbbbbbbbbb".parse().unwrap(), &wake("a"), MethodClass::Exec, NOW);
+        let other_box =
+            mint(&signing(), &"cb-bbbbbbbbbb".parse().unwrap(), &wake("a"), MethodClass::Exec, NOW);
         let other_wake = mint(&signing(), &box_id(), &wake("b"), MethodClass::Exec, NOW);
-        let other_key = mint(&SigningKey::from_bytes(&[8; 32]), &box_id(), &wake("a"), MethodClass::Exec, NOW);
+        let other_key =
+            mint(&SigningKey::from_bytes(&[8; 32]), &box_id(), &wake("a"), MethodClass::Exec, NOW);
         assert_eq!(check(&good, MethodClass::Exec, NOW), Ok(()));
         assert_eq!(check(&good, MethodClass::Watch, NOW), Err(CallTokenError::OtherClass));
         assert_eq!(check(&good, MethodClass::Exec, later), Err(CallTokenError::Expired));

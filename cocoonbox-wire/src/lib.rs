@@ -20,7 +20,12 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 /// Client ↔ edge.
 pub mod control {
     /// Package `cocoonbox.control.v1`.
-    #[expect(missing_docs, clippy::pedantic, unused_qualifications, reason = "generated; the proto files hold the docs")]
+    #[expect(
+        missing_docs,
+        clippy::pedantic,
+        unused_qualifications,
+        reason = "generated; the proto files hold the docs"
+    )]
     pub mod v1 {
         tonic::include_proto!("cocoonbox.control.v1");
     }
@@ -29,7 +34,12 @@ pub mod control {
 /// Edge ↔ agent in the box.
 pub mod agent {
     /// Package `cocoonbox.agent.v1`.
-    #[expect(missing_docs, clippy::pedantic, unused_qualifications, reason = "generated; the proto files hold the docs")]
+    #[expect(
+        missing_docs,
+        clippy::pedantic,
+        unused_qualifications,
+        reason = "generated; the proto files hold the docs"
+    )]
     pub mod v1 {
         tonic::include_proto!("cocoonbox.agent.v1");
     }

@@ -1,6 +1,7 @@
 //! The edge: one port that serves the gRPC services and relays calls to agents.
 
 mod authenticate;
+mod cut;
 mod relay;
 mod serve;
 mod until;

@@ -13,8 +13,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Connected as _;
 use tower::ServiceExt as _;
 
+use super::cut::Cuttable;
 use super::relay::{CONNECTION_WINDOW, Coupled, STREAM_WINDOW};
 
 /// The most connections that are served at once; later ones wait in the listener's queue.
@@ -60,8 +62,12 @@ pub async fn serve(listener: TcpListener, router: axum::Router, shutdown: Cancel
             },
         };
         let _ = stream.set_nodelay(true);
-        let service =
-            router.clone().map_request(|request: http::Request<Incoming>| request.map(axum::body::Body::new));
+        // what tonic's services know of a peer, as its own listener would tell it
+        let peer = stream.connect_info();
+        let service = router.clone().map_request(move |mut request: http::Request<Incoming>| {
+            request.extensions_mut().insert(peer.clone());
+            request.map(axum::body::Body::new)
+        });
         let connection = builder
             .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
             .into_owned();
@@ -83,6 +89,8 @@ pub(super) async fn handshake(
     stream: BoxedDuplex,
     closed: CancellationToken,
 ) -> Result<SendRequest<Coupled<axum::body::Body>>, hyper::Error> {
+    // the connection runs on for as long as a call is open on it, so it is its stream that has to be cut
+    let stream = Cuttable::new(stream, closed);
     let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
@@ -91,11 +99,8 @@ pub(super) async fn handshake(
         .handshake(TokioIo::new(stream))
         .await?;
     tokio::spawn(async move {
-        tokio::select! {
-            () = closed.cancelled() => {}
-            ended = connection => if let Err(error) = ended {
-                tracing::debug!(%error, "the connection to an agent ended");
-            },
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "the connection to an agent ended");
         }
     });
     Ok(sender)

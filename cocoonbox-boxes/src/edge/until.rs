@@ -42,7 +42,7 @@ impl<B: Body<Data = Bytes>> Body for Until<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().is_none_or(|inner| inner.is_end_stream())
+        self.inner.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
