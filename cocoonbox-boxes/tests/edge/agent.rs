@@ -89,7 +89,7 @@ pub(crate) async fn echo(seen: Arc<Seen>, request: Request<Incoming>) -> Respons
 pub(crate) async fn endless(seen: Arc<Seen>, _: Request<Incoming>) -> Response<Body> {
     let body = futures::stream::unfold(seen, |seen| async move {
         seen.sent.fetch_add(64 * 1024, Ordering::SeqCst);
-        Some((Ok(Frame::data(Bytes::from_static(&[7; 64 * 1024]))), seen))
+        Some((Ok(Frame::data(Bytes::from(vec![7; 64 * 1024]))), seen))
     });
     Response::new(StreamBody::new(body).boxed_unsync())
 }
