@@ -54,7 +54,7 @@ impl Drop for World {
 }
 
 /// Idle boxes sleep after this.
-pub(crate) const IDLE: Duration = Duration::from_secs(600);
+pub(crate) const IDLE: Duration = Duration::from_mins(10);
 
 impl World {
     pub(crate) async fn new(guest: Arc<dyn MemoryGuest>) -> Self {
