@@ -1,5 +1,5 @@
 use std::fs::{self, File};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -183,32 +183,53 @@ impl Server {
     /// # Panics
     /// When it ends instead, or does not answer in time.
     pub fn start_again(&mut self) {
-        if let Err(reason) = self.try_start() {
+        self.start_within(&[]);
+    }
+
+    /// Starts the server as [`Self::start_again`] does, by a program that runs its last words, such as
+    /// `unshare --mount`.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn start_within(&mut self, wrapper: &[&str]) {
+        if let Err(reason) = self.try_start(wrapper) {
             panic!("{reason}:\n{}", self.log());
         }
     }
 
-    fn try_start(&mut self) -> Result<(), String> {
+    fn try_start(&mut self, wrapper: &[&str]) -> Result<(), String> {
         if self.child.is_some() {
             return Err("the server runs already".to_owned());
         }
+        let starts = self.starts();
         let log = File::options().create(true).append(true).open(self.folder.path().join("up.log"));
         let log = log.map_err(|error| error.to_string())?;
         let errors = log.try_clone().map_err(|error| error.to_string())?;
-        let child = self.up(&[]).stdin(Stdio::null()).stdout(log).stderr(errors).spawn();
-        let child = self.child.insert(child.map_err(|error| error.to_string())?);
+        let mut up = self.up(&[]);
+        if let [program, words @ ..] = wrapper {
+            let plain = up;
+            up = self.command(program);
+            up.args(words).arg(plain.get_program()).args(plain.get_args());
+        }
+        let child = up.stdin(Stdio::null()).stdout(log).stderr(errors).spawn();
+        self.child = Some(child.map_err(|error| error.to_string())?);
         let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline {
-            if let Ok(Some(status)) = child.try_wait() {
+            if let Some(Ok(Some(status))) = self.child.as_mut().map(Child::try_wait) {
                 self.child = None;
                 return Err(format!("the server ended with {status}"));
             }
-            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+            if self.starts() > starts {
                 return Ok(());
             }
             thread::sleep(Duration::from_millis(20));
         }
         Err("the server does not answer".to_owned())
+    }
+
+    /// Returns how often the server said that it serves.
+    fn starts(&self) -> usize {
+        self.log().matches(&format!("listens on {}", self.endpoint())).count()
     }
 
     /// Sends `signal` and waits for the end.
@@ -274,7 +295,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         // boxes outlive the server by design: the story's must not outlive the story
         if self.child.is_none() && self.data().join("admin-token.txt").exists() {
-            let _ = self.try_start();
+            let _ = self.try_start(&[]);
         }
         if self.child.is_some() {
             let listed = self.cli(&["--json", "box", "ls"]);

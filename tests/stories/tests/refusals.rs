@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 
 use cocoonbox_stories::{Account, Server, output};
+use nix::sys::signal::Signal;
 use nix::unistd::Uid;
 
 #[test]
@@ -53,31 +54,20 @@ fn a_data_directory_of_someone_else_is_refused() {
 
 #[test]
 fn a_machine_without_bubblewrap_says_what_to_install() {
-    let server = Server::prepare(Account::Own);
-    let run = output(server.up(&[]).env("PATH", server.scratch()), b"");
-    assert!(run.failed(1).contains("bubblewrap"), "{run:?}");
-}
-
-#[test]
-fn user_namespaces_switched_off_are_named_with_their_remedy() {
-    // a bwrap that answers as it does on such a machine
-    let server = Server::prepare(Account::Own);
-    let folder = server.scratch().join("bin");
-    fs::create_dir(&folder).expect("own folder");
-    let fake = folder.join("bwrap");
-    fs::write(
-        &fake,
-        "#!/bin/sh\n[ \"$1\" = --version ] && { echo bubblewrap 0.8.0; exit; }\n\
-         echo 'bwrap: No permissions to create new namespace' >&2\nexit 1\n",
-    )
-    .expect("own folder");
-    fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).expect("own file");
-    for program in ["sh", "unshare", "true", "id"] {
-        symlink(format!("/usr/bin/{program}"), folder.join(program)).expect("own folder");
+    if !Uid::effective().is_root() {
+        eprintln!("left out: only root can hide a program from a server");
+        return;
     }
-    let run = output(server.command(server.program()).arg("doctor").env("PATH", &folder), b"");
-    let text = format!("{}{}", String::from_utf8_lossy(&run.stdout), run.stderr);
-    assert!(text.contains("bwrap") || text.contains("bubblewrap"), "{run:?}");
+    let mut server = Server::prepare(Account::Own);
+    let hide = "d=$(mktemp -d) && mount -t tmpfs hidden $d && mkdir $d/upper $d/work && mknod $d/upper/bwrap c 0 0 \
+                && mount -t overlay -o lowerdir=/usr/bin,upperdir=$d/upper,workdir=$d/work hidden /usr/bin \
+                && exec \"$@\"";
+    server.start_within(&["unshare", "--mount", "sh", "-c", hide, "sh"]);
+    let run = server.cli(&["box", "ensure"]);
+    assert!(run.code != Some(0) && run.stderr.contains("apt-get install bubblewrap"), "{run:?}");
+    server.end(Signal::SIGINT);
+    server.start_again();
+    server.cli(&["box", "ensure"]).ok();
 }
 
 #[test]
@@ -152,8 +142,7 @@ fn a_full_disk_is_told_and_the_next_call_works() {
     let filled = server.rsh(&["dd", "if=/dev/zero", "of=/workspace/fill", "bs=64k"]);
     assert!(filled.failed(1).contains("No space left"), "{filled:?}");
     let refused = server.cli(&["box", "create", "other"]);
-    assert!(matches!(refused.code, Some(1 | 3)), "{refused:?}");
-    assert!(refused.stderr.contains("disk") || refused.stderr.contains("space"), "{refused:?}");
+    assert!(matches!(refused.code, Some(1 | 3)) && refused.stderr.contains("hint:"), "{refused:?}");
     // what writes nothing works all along
     assert_eq!(server.rsh(&["rm", "/workspace/fill"]).code, Some(0));
     server.cli(&["box", "create", "other"]).ok();
@@ -192,8 +181,8 @@ fn bad_names_and_usage_are_told_apart_from_failures() {
         (&["box", "create", "cb-abcdefghij"][..], 2),
         (&["box", "create"][..], 2),
         (&["no-such-verb"][..], 2),
-        (&["box", "show", "cb-aaaaaaaaaa"][..], 1),
-        (&["box", "show", "other"][..], 1),
+        (&["box", "show", "cb-aaaaaaaaaa"][..], 3),
+        (&["box", "show", "other"][..], 3),
         (&["box", "create", "main"][..], 3),
     ] {
         let run = server.cli(words);

@@ -104,7 +104,7 @@ fn a_sleeping_box_is_asleep_after_a_restart_and_its_memory_goes_on() {
     server.cli(&["box", "ensure"]).ok();
     server.sh(COUNTER);
     let network = server.network();
-    assert_eq!(server.json(&["box", "hibernate", "main"])["memory"], "kept");
+    assert_eq!(server.json(&["box", "hibernate", "main"])["box"]["memory"], "kept");
     assert!(server.end(Signal::SIGINT).success());
     server.start_again();
     let shown = server.json(&["box", "show", "main"]);
