@@ -90,10 +90,14 @@ pub(crate) fn launch(launch: &Launch, terminal: Option<Size>) -> io::Result<(Pid
         }
     };
     let on_terminal = master.is_some();
-    // SAFETY: setsid and ioctl are async-signal-safe, and nothing is allocated
+    // SAFETY: setsid, signal and ioctl are async-signal-safe, and nothing is allocated
     unsafe {
         command.pre_exec(move || {
             rustix::process::setsid()?;
+            // who started the box may ignore SIGHUP or SIGINT (nohup, a job in the background); programs must not
+            for number in 1..=64 {
+                nix::libc::signal(number, nix::libc::SIG_DFL);
+            }
             if on_terminal {
                 rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
             }
@@ -161,6 +165,15 @@ pub(crate) fn kill_group(leader: Pid, number: i32) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+/// Gives memory that was freed back to the system; the allocator keeps it otherwise.
+pub(crate) fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes the allocator's own locks and nothing of ours
+    unsafe {
+        nix::libc::malloc_trim(0);
     }
 }
 

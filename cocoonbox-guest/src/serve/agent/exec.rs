@@ -38,7 +38,7 @@ pub(super) async fn serve(
     let (session, stream, offset, hello) = match first.and_then(|first| first.message) {
         Some(Ask::Start(start)) => {
             let session = sessions.start(start)?;
-            let pid = session.pid.as_raw_nonzero().get() as u32;
+            let pid = session.pid.map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
             let hello = Say::Started(ExecStarted { session_id: session.id.to_string(), pid });
             (session, 1, 0, hello)
         }

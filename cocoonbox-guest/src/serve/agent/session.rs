@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +32,9 @@ const TERMINAL_DRAIN: Duration = Duration::from_millis(100);
 
 const CHUNK: usize = 64 * 1024;
 
+/// A session that moved more than this leaves memory behind that is worth giving back.
+const MANY_BYTES: u64 = 1024 * 1024;
+
 const HANG_UP: i32 = 1;
 const KILL: i32 = 9;
 
@@ -61,7 +63,8 @@ struct Shared {
 #[derive(Debug)]
 pub(super) struct Session {
     pub id: SessionId,
-    pub pid: Pid,
+    /// None when the program could not be started, which the session then tells.
+    pub pid: Option<Pid>,
     pub master: Option<Master>,
     state: Mutex<State>,
     /// Told whenever a stream may have something to say.
@@ -89,6 +92,19 @@ pub(super) struct State {
 }
 
 impl Session {
+    fn new(id: SessionId, pid: Option<Pid>, master: Option<Master>) -> Self {
+        Self {
+            id,
+            pid,
+            master,
+            state: Mutex::default(),
+            news: watch::Sender::new(()),
+            streams: watch::Sender::new(1),
+            room: Notify::new(),
+            fed: Notify::new(),
+        }
+    }
+
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,11 +148,12 @@ impl Session {
 
     /// Signals the foreground of a terminal, and the session's own group when that is what it is about.
     fn deliver(&self, number: i32) {
+        let Some(pid) = self.pid else { return };
         let foreground = self.master.as_ref().and_then(|master| rustix::termios::tcgetpgrp(master.fd()).ok());
-        let to_leader = foreground.is_none_or(|group| group != self.pid) && matches!(number, 1 | 9 | 15);
-        let _ = signal::to_group(foreground.unwrap_or(self.pid), number);
+        let to_leader = foreground.is_none_or(|group| group != pid) && matches!(number, 1 | 9 | 15);
+        let _ = signal::to_group(foreground.unwrap_or(pid), number);
         if to_leader && foreground.is_some() {
-            let _ = signal::to_group(self.pid, number);
+            let _ = signal::to_group(pid, number);
         }
     }
 
@@ -147,7 +164,7 @@ impl Session {
             let mut state = self.state();
             state.input.finish_here();
             self.fed.notify_one();
-            if state.gone || ignores_hang_up(self.pid) {
+            if state.gone || self.pid.is_none_or(ignores_hang_up) {
                 return;
             }
             self.deliver(HANG_UP);
@@ -205,27 +222,16 @@ impl Sessions {
         let (launch, size) = start::launch(asked, &self.0.rules.base)?;
         let program = start::program(&launch);
         let id = SessionId::random(&*self.0.entropy).map_err(|error| Status::internal(error.to_string()))?;
-        let started = self.0.children.start(|| sys::launch(&launch, size));
-        let (pid, ends, ending) = started.map_err(|error| refuse_spawn(&program, &error))?;
+        let (pid, ends, ending) = match self.0.children.start(|| sys::launch(&launch, size)) {
+            Ok(started) => started,
+            Err(error) => {
+                let failure = start::failure(&launch, &error)?;
+                return Ok(self.start_nothing(id, program, size.is_some(), failure));
+            }
+        };
         let (sink, stdout, stderr, master) =
             ends::open(ends).map_err(|error| Status::internal(error.to_string()))?;
-        let session = Arc::new(Session {
-            id: id.clone(),
-            pid,
-            master,
-            state: Mutex::default(),
-            news: watch::Sender::new(()),
-            streams: watch::Sender::new(1),
-            room: Notify::new(),
-            fed: Notify::new(),
-        });
-        self.live().insert(id.clone(), session.clone());
-        let session_id = id.to_string();
-        self.0.happenings.add(What::SessionStarted(SessionStarted {
-            session_id,
-            program,
-            tty: size.is_some(),
-        }));
+        let session = self.add(Session::new(id, Some(pid), master), program, size.is_some());
         let feeder = tokio::spawn(write_input(session.clone(), sink));
         let (running, sessions) = (session.clone(), self.clone());
         tokio::spawn(async move {
@@ -238,6 +244,34 @@ impl Sessions {
             while sources.read(&mut vec![0; CHUNK], CHUNK).await.is_some() {}
         });
         Ok(session)
+    }
+
+    /// Makes the session of a program that could not be started: it says why and is over, as a shell's child would be.
+    fn start_nothing(
+        &self,
+        id: SessionId,
+        program: String,
+        tty: bool,
+        failure: start::Failure,
+    ) -> Arc<Session> {
+        let session = self.add(Session::new(id, None, None), program, tty);
+        {
+            let mut state = session.state();
+            state.gone = true;
+            state.input.discard();
+            let (stream, end) = if tty { (Stream::Out, "\r\n") } else { (Stream::Err, "\n") };
+            state.output.push(stream, &[&failure.message, end.as_bytes()].concat());
+        }
+        self.ended(&session, Ending::Code(failure.code));
+        session
+    }
+
+    fn add(&self, session: Session, program: String, tty: bool) -> Arc<Session> {
+        let session = Arc::new(session);
+        self.live().insert(session.id.clone(), session.clone());
+        let session_id = session.id.to_string();
+        self.0.happenings.add(What::SessionStarted(SessionStarted { session_id, program, tty }));
+        session
     }
 
     fn ended(&self, session: &Session, ending: Ending) {
@@ -287,6 +321,14 @@ impl Sessions {
     /// Forgets a session.
     pub(super) fn forget(&self, session: &Session) {
         self.live().remove(&session.id);
+        let mut state = session.state();
+        let moved = state.output.end() + state.input.received();
+        let end = state.output.end();
+        let _ = state.output.acknowledge(end);
+        drop(state);
+        if moved > MANY_BYTES {
+            sys::give_memory_back();
+        }
     }
 }
 
@@ -297,16 +339,6 @@ pub(super) fn exit(ending: Ending) -> ExecExit {
             Ending::Code(code) => How::Code(code),
             Ending::Signal(signal) => How::Signal(signal),
         }),
-    }
-}
-
-fn refuse_spawn(program: &str, error: &io::Error) -> Status {
-    let message = format!("{program} cannot be started: {error}");
-    match error.kind() {
-        io::ErrorKind::NotFound => Status::not_found(message),
-        io::ErrorKind::PermissionDenied => Status::permission_denied(message),
-        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => Status::resource_exhausted(message),
-        _ => Status::invalid_argument(message),
     }
 }
 

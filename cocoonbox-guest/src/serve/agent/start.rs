@@ -1,17 +1,22 @@
 //! What a client asks to be run, checked and turned into a program.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 
 use bytes::Bytes;
 use cocoonbox_wire::agent::v1::{ExecStart, TerminalSize};
+use nix::libc;
 use tonic::Status;
 
 use crate::base::Base;
 use crate::limit::{check_argv, check_env, check_path};
 use crate::sys::{Launch, Size};
 use crate::terminfo;
+
+/// The most bytes of a program's name in a message.
+const MAX_SHOWN: usize = 256;
 
 /// Returns the program that `start` asks for, and its terminal's size if it wants one.
 pub(super) fn launch(start: ExecStart, base: &Base) -> Result<(Launch, Option<Size>), Status> {
@@ -40,6 +45,9 @@ pub(super) fn launch(start: ExecStart, base: &Base) -> Result<(Launch, Option<Si
     if !directory.is_dir() {
         return Err(Status::invalid_argument("cwd is no directory"));
     }
+    if rustix::fs::access(&directory, rustix::fs::Access::EXEC_OK).is_err() {
+        return Err(Status::invalid_argument("cwd may not be entered"));
+    }
     let mut term = None;
     let size = match &start.tty {
         None => None,
@@ -54,6 +62,46 @@ pub(super) fn launch(start: ExecStart, base: &Base) -> Result<(Launch, Option<Si
     let over = term.into_iter().chain(variables().map(|(name, value)| (OsStr::new(name), value)));
     let env = base.variables(over);
     Ok((Launch { argv, arg0, directory, env }, size))
+}
+
+/// A program that could not be started, as a shell reports one.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// 127: it was not found; 126: it cannot be run.
+    pub code: i32,
+    pub message: Vec<u8>,
+}
+
+/// Returns how a program that could not be started ends.
+///
+/// # Errors
+/// It is not the program: the box is out of something, or the arguments are too long.
+pub(super) fn failure(launch: &Launch, error: &io::Error) -> Result<Failure, Status> {
+    use io::ErrorKind::{ArgumentListTooLong, NotADirectory, NotFound, OutOfMemory, WouldBlock};
+    let name = launch.argv.first().map_or(&b""[..], |name| name.as_bytes());
+    let (code, reason) = match error.kind() {
+        NotFound | NotADirectory if !name.contains(&b'/') => (127, "command not found".to_owned()),
+        NotFound | NotADirectory => (127, reason(error)),
+        ArgumentListTooLong => return Err(Status::invalid_argument("the arguments are too long")),
+        WouldBlock | OutOfMemory => return Err(exhausted(error)),
+        // no more descriptors, here or on the machine
+        _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            return Err(exhausted(error));
+        }
+        _ => (126, reason(error)),
+    };
+    let shown = &name[..name.len().min(MAX_SHOWN)];
+    Ok(Failure { code, message: [b"cocoonbox: ", shown, b": ", reason.as_bytes()].concat() })
+}
+
+fn exhausted(error: &io::Error) -> Status {
+    Status::resource_exhausted(format!("no program can be started: {}", reason(error)))
+}
+
+/// Returns an error's words without the number that std adds.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// Returns a terminal's size; 80 by 24 when there is none.

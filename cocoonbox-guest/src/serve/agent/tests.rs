@@ -423,6 +423,65 @@ async fn what_stays_behind_neither_holds_the_exit_nor_dies_of_it() -> Result {
 }
 
 #[tokio::test]
+async fn a_program_that_cannot_be_started_ends_as_a_shell_says_it() -> Result {
+    let Some(agent) = Agent::start()? else { return Ok(()) };
+    let plain = agent.home.path().join("plain");
+    fs::write(&plain, "#!/no/such/interpreter\n")?;
+    let plain = plain.to_str().ok_or("a path that is text")?;
+    let cases: [(&str, i32, &str); 5] = [
+        ("no-such-program", 127, "cocoonbox: no-such-program: command not found\n"),
+        ("/no/such/program", 127, "cocoonbox: /no/such/program: No such file or directory\n"),
+        ("/etc/passwd/x", 127, "cocoonbox: /etc/passwd/x: Not a directory\n"),
+        ("/etc/passwd", 126, "cocoonbox: /etc/passwd: Permission denied\n"),
+        (plain, 126, &format!("cocoonbox: {plain}: Permission denied\n")),
+    ];
+    for (program, code, text) in cases {
+        // input that was sent with it is taken and dropped
+        let mut line = agent.talk(Ask::Start(argv(&[program.as_bytes()]))).await?;
+        line.ask(input(0, b"for nobody")).await;
+        line.ask(Ask::Signal(ExecSignal { signal: 15, sequence: 1 })).await;
+        let outcome = line.finish().await?;
+        assert_eq!(outcome, Outcome { out: Vec::new(), err: text.into(), how: Some(How::Code(code)) });
+        let terminal = on_terminal(argv(&[program.as_bytes()]), "xterm", b"");
+        let outcome = agent.talk(Ask::Start(terminal)).await?.finish().await?;
+        assert_eq!(outcome.text(), text.replace('\n', "\r\n"));
+        assert_eq!(outcome.how, Some(How::Code(code)));
+    }
+    // who lost the connection meanwhile learns the same
+    let (line, id) = agent.talk(Ask::Start(argv(&[b"no-such-program"]))).await?.started().await?;
+    drop(line);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let attach = Ask::Attach(ExecAttach { session_id: id, output_offset: 0 });
+    let outcome = agent.talk(attach).await?.finish().await?;
+    assert_eq!(outcome.how, Some(How::Code(127)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn programs_start_with_every_signal_at_its_default() -> Result {
+    const UNDER: &str = "UNDER_IGNORED_SIGNALS";
+    if std::env::var_os(UNDER).is_none() {
+        // once more in a process as nohup and a background job leave it
+        let name = "serve::agent::tests::programs_start_with_every_signal_at_its_default";
+        let status = std::process::Command::new("env")
+            .arg("--ignore-signal=HUP,INT,QUIT,USR1")
+            .arg(std::env::current_exe()?)
+            .args(["--exact", name])
+            .env(UNDER, "1")
+            .status()?;
+        assert!(status.success());
+        return Ok(());
+    }
+    let Some(agent) = Agent::start()? else { return Ok(()) };
+    let mut line = agent.talk(Ask::Start(argv(&[b"grep", b"^SigIgn", b"/proc/self/status"]))).await?;
+    let text = line.finish().await?.text();
+    let ignored = u64::from_str_radix(text.trim_start_matches("SigIgn:").trim(), 16)?;
+    // 32 and 33 belong to the C library
+    assert_eq!(ignored & !(0b11 << 31), 0, "{text}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn rules_that_are_broken_are_named() -> Result {
     let Some(agent) = Agent::start()? else { return Ok(()) };
     let both = ExecStart { shell_command: "x".into(), ..argv(&[b"x"]) };
@@ -438,8 +497,7 @@ async fn rules_that_are_broken_are_named() -> Result {
         (Code::InvalidArgument, Ask::Start(argv(&[b"a\0b"]))),
         (Code::InvalidArgument, Ask::Start(on_terminal(shell("true"), "../x", b""))),
         (Code::InvalidArgument, Ask::Start(on_terminal(shell("true"), "new", b"not compiled"))),
-        (Code::NotFound, Ask::Start(argv(&[b"/no/such/program"]))),
-        (Code::PermissionDenied, Ask::Start(argv(&[b"/etc/passwd"]))),
+        (Code::InvalidArgument, Ask::Start(argv(&[b"/bin/true", &[b'a'; 200_000]]))),
         (Code::InvalidArgument, input(0, b"x")),
         (Code::NotFound, Ask::Attach(ExecAttach { session_id: "nonsense".into(), output_offset: 0 })),
     ];
