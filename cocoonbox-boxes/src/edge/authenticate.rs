@@ -10,7 +10,7 @@ use http_body_util::BodyExt as _;
 use std::sync::Arc;
 use tonic::Status;
 
-use super::until::Until;
+use super::until::{TOKEN_ENDED, Until};
 use crate::Caller;
 
 /// Tells who shows a bearer token.
@@ -43,5 +43,11 @@ pub(super) async fn require_caller(
     };
     let ended = caller.ended.clone();
     request.extensions_mut().insert(caller);
-    next.run(request).await.map(|body| axum::body::Body::new(Until::new(body, ended).boxed_unsync()))
+    let answer = tokio::select! {
+        biased;
+        // a call that was not answered yet would go on taking its caller's words in
+        () = ended.cancelled() => return Status::from(TOKEN_ENDED).into_http(),
+        answer = next.run(request) => answer,
+    };
+    answer.map(|body| axum::body::Body::new(Until::new(body, ended, TOKEN_ENDED).boxed_unsync()))
 }

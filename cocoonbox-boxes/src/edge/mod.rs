@@ -2,6 +2,7 @@
 
 mod authenticate;
 mod cut;
+mod first;
 mod relay;
 mod serve;
 mod until;

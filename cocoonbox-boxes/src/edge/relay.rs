@@ -14,7 +14,8 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
 use cocoonbox_core::backend::Target;
-use cocoonbox_core::{BoxId, Clock, WakeId};
+use cocoonbox_core::machine::BoxState;
+use cocoonbox_core::{BoxId, Clock, UserId, WakeId};
 use cocoonbox_wire::call_token::{self, MethodClass};
 use cocoonbox_wire::{AGENT_PORT, BOX_METADATA};
 use ed25519_dalek::SigningKey;
@@ -27,12 +28,16 @@ use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOw
 use tonic::Status;
 
 use super::serve;
+use super::until::{BOX_SLEEPS, Until};
 use crate::{BeforeSleep, CallUse, Caller, Engine, OpenCall};
 
 /// The window of each stream and connection, in both directions.
 pub(super) const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 /// The window of a whole connection.
 pub(super) const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+
+/// How often a call is opened anew when its box falls asleep under it.
+const ATTEMPTS: usize = 3;
 
 type RequestBody = Coupled<Body>;
 type Connections = Mutex<HashMap<WakeId, Arc<Connection>>>;
@@ -41,6 +46,13 @@ type Connections = Mutex<HashMap<WakeId, Arc<Connection>>>;
 #[derive(Debug, Default)]
 struct Connection {
     sender: OnceCell<SendRequest<RequestBody>>,
+    closed: CancellationToken,
+}
+
+/// How a call reaches its agent.
+struct Way {
+    sender: SendRequest<RequestBody>,
+    /// Fires when the box falls asleep.
     closed: CancellationToken,
 }
 
@@ -67,12 +79,9 @@ impl Pool {
 
     async fn of(&self, wake: &WakeId) -> Arc<Connection> {
         let mut connections = self.0.lock().await;
-        let connection = connections.entry(wake.clone()).or_default();
-        if connection.sender.get().is_some_and(SendRequest::is_closed) {
-            connection.closed.cancel();
-            *connection = Arc::default();
-        }
-        Arc::clone(connection)
+        // those whose box died were closed by nobody
+        connections.retain(|_, known| !known.sender.get().is_some_and(SendRequest::is_closed));
+        Arc::clone(connections.entry(wake.clone()).or_default())
     }
 }
 
@@ -93,22 +102,57 @@ impl Relay {
         Self { engine, key, clock, connections }
     }
 
-    async fn sender(&self, call: &OpenCall) -> Result<SendRequest<RequestBody>, Status> {
+    /// Returns the connection of the call's wake; nothing when that wake has ended meanwhile.
+    async fn way(&self, owner: &UserId, call: &OpenCall) -> Result<Option<Way>, Status> {
         let connection = self.connections.of(&call.wake_id).await;
-        let sender = connection
-            .sender
-            .get_or_try_init(|| async {
-                let port = NonZeroU16::new(AGENT_PORT).expect("the agent's port is not zero");
-                let stream = call.connect(Target::Port(port)).await.map_err(Status::from)?;
-                serve::handshake(stream, connection.closed.clone()).await.map_err(|error| {
-                    tracing::warn!(box_id = %call.box_id, %error, "the agent did not take the connection");
-                    Status::unavailable(
-                        "the agent in the box does not answer; try again, or hibernate and wake the box",
-                    )
-                })
-            })
-            .await?;
-        Ok(sender.clone())
+        let connected = connection.sender.get_or_try_init(|| async {
+            let port = NonZeroU16::new(AGENT_PORT).expect("the agent's port is not zero");
+            let stream = call.connect(Target::Port(port)).await.map_err(Status::from)?;
+            let sender = serve::handshake(stream, connection.closed.clone()).await.map_err(|error| {
+                tracing::warn!(box_id = %call.box_id, %error, "the agent did not take the connection");
+                Status::unavailable(
+                    "the agent in the box does not answer; try again, or hibernate and wake the box",
+                )
+            })?;
+            // A sleep is written before it closes what is pooled: one that did not see this connection is seen here.
+            if self.goes_on(owner, call).await? {
+                Ok(sender)
+            } else {
+                Err(Status::unavailable("the box falls asleep"))
+            }
+        });
+        let failure = match connected.await {
+            Ok(sender) => return Ok(Some(Way { sender: sender.clone(), closed: connection.closed.clone() })),
+            Err(failure) => failure,
+        };
+        self.connections.close(&call.wake_id).await;
+        if self.goes_on(owner, call).await? { Err(failure) } else { Ok(None) }
+    }
+
+    /// Returns whether the box still runs in the wake that the call was opened in.
+    async fn goes_on(&self, owner: &UserId, call: &OpenCall) -> Result<bool, Status> {
+        let record = self.engine.get(owner, call.box_id.as_str()).await.map_err(Status::from)?;
+        Ok(record.is_some_and(|record| {
+            record.state == BoxState::Running && record.wake_id.as_ref() == Some(&call.wake_id)
+        }))
+    }
+
+    /// Opens a call, and anew when the wake that it was opened in ends before the agent is reached.
+    async fn open(
+        &self,
+        caller: &Caller,
+        hint: Option<&str>,
+        class: MethodClass,
+    ) -> Result<(OpenCall, Way), Status> {
+        let kind = if class == MethodClass::Watch { CallUse::Watch } else { CallUse::Use };
+        for _ in 0..ATTEMPTS {
+            let call =
+                self.engine.open_call(&caller.user, caller.limits, hint, kind).await.map_err(Status::from)?;
+            if let Some(way) = self.way(&caller.user, &call).await? {
+                return Ok((call, way));
+            }
+        }
+        Err(Status::unavailable("the box falls asleep again and again; try again later"))
     }
 
     async fn pass(&self, mut request: Request) -> Result<Response, Status> {
@@ -127,14 +171,7 @@ impl Relay {
                     .to_owned(),
             ),
         };
-        let kind = if class == MethodClass::Watch { CallUse::Watch } else { CallUse::Use };
-        let call = self
-            .engine
-            .open_call(&caller.user, caller.limits, hint.as_deref(), kind)
-            .await
-            .map_err(Status::from)?;
-
-        let mut sender = self.sender(&call).await?;
+        let (call, Way { mut sender, closed }) = self.open(&caller, hint.as_deref(), class).await?;
         let (parts, body) = request.into_parts();
         let token = call_token::mint(&self.key, &call.box_id, &call.wake_id, class, self.clock.now());
         let request = rewrite(parts, &token)?;
@@ -145,10 +182,16 @@ impl Relay {
             sender.send_request(request.map(|()| Coupled::new(body, gone))).await
         };
         let answer = answer.await.map_err(|error| {
+            if closed.is_cancelled() {
+                return Status::from(BOX_SLEEPS);
+            }
             tracing::debug!(box_id = %call.box_id, %error, "a relayed call was cut");
             Status::unavailable("the connection to the box was lost")
         })?;
-        Ok(answer.map(|body| Body::new(Held { inner: Box::pin(body), _guard: guard, _call: call })))
+        Ok(answer.map(|body| {
+            let held = Held { inner: Box::pin(body), _guard: guard, _call: call };
+            Body::new(Until::new(held, closed, BOX_SLEEPS))
+        }))
     }
 }
 

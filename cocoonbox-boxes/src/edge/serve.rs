@@ -17,10 +17,19 @@ use tonic::transport::server::Connected as _;
 use tower::ServiceExt as _;
 
 use super::cut::Cuttable;
+use super::first::Prompt;
 use super::relay::{CONNECTION_WINDOW, Coupled, STREAM_WINDOW};
+
+/// The window of each call to an agent, which is near; what its caller does not read waits in the agent.
+const AGENT_STREAM_WINDOW: u32 = 256 * 1024;
+/// All calls of a box share a connection: one window for each of the agent's 256 sessions, so that callers who do not
+/// read hold up nobody else.
+const AGENT_CONNECTION_WINDOW: u32 = 257 * AGENT_STREAM_WINDOW;
 
 /// The most connections that are served at once; later ones wait in the listener's queue.
 pub const MAX_CONNECTIONS: usize = 4096;
+/// How long a connection may stay open without saying which protocol it speaks; a request's head has as long again.
+const FIRST_LIMIT: Duration = Duration::from_secs(10);
 const MAX_STREAMS: u32 = 512;
 const MAX_HEADER_BYTES: u32 = 32 * 1024;
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -32,7 +41,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Open calls get 5 seconds to end.
 pub async fn serve(listener: TcpListener, router: axum::Router, shutdown: CancellationToken) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(FIRST_LIMIT);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -69,7 +78,10 @@ pub async fn serve(listener: TcpListener, router: axum::Router, shutdown: Cancel
             request.map(axum::body::Body::new)
         });
         let connection = builder
-            .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
+            .serve_connection_with_upgrades(
+                TokioIo::new(Prompt::new(stream, tokio::time::sleep(FIRST_LIMIT))),
+                TowerToHyperService::new(service),
+            )
             .into_owned();
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
@@ -93,8 +105,8 @@ pub(super) async fn handshake(
     let stream = Cuttable::new(stream, closed);
     let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(AGENT_STREAM_WINDOW)
+        .initial_connection_window_size(AGENT_CONNECTION_WINDOW)
         .max_header_list_size(MAX_HEADER_BYTES)
         .handshake(TokioIo::new(stream))
         .await?;

@@ -7,16 +7,39 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::{Code, Status};
 
-/// Passes `inner` on until `ended` fires, then closes the gRPC call with UNAUTHENTICATED.
+/// How a call ends that is ended from elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    code: Code,
+    message: &'static str,
+}
+
+/// The token of the call was revoked or replaced.
+pub(super) const TOKEN_ENDED: Ending =
+    Ending { code: Code::Unauthenticated, message: "the token of this call has ended" };
+
+/// The box sleeps or is gone: another try would wake it, so this is no loss of a connection.
+pub(super) const BOX_SLEEPS: Ending =
+    Ending { code: Code::FailedPrecondition, message: "the box was put to sleep or deleted" };
+
+impl From<Ending> for Status {
+    fn from(ending: Ending) -> Self {
+        Self::new(ending.code, ending.message)
+    }
+}
+
+/// Passes `inner` on until `ended` fires, then closes the gRPC call with `ending`.
 pub(super) struct Until<B> {
     inner: Option<Pin<Box<B>>>,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
+    ending: Ending,
 }
 
 impl<B> Until<B> {
-    pub(super) fn new(inner: B, ended: CancellationToken) -> Self {
-        Self { inner: Some(Box::pin(inner)), ended: Box::pin(ended.cancelled_owned()) }
+    pub(super) fn new(inner: B, ended: CancellationToken, ending: Ending) -> Self {
+        Self { inner: Some(Box::pin(inner)), ended: Box::pin(ended.cancelled_owned()), ending }
     }
 }
 
@@ -34,8 +57,8 @@ impl<B: Body<Data = Bytes>> Body for Until<B> {
             // dropping the inner body resets whatever feeds it
             this.inner = None;
             let mut trailers = HeaderMap::new();
-            trailers.insert("grpc-status", HeaderValue::from_static("16"));
-            trailers.insert("grpc-message", HeaderValue::from_static("the token of this call has ended"));
+            trailers.insert("grpc-status", HeaderValue::from(i32::from(this.ending.code)));
+            trailers.insert("grpc-message", HeaderValue::from_static(this.ending.message));
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
         inner.as_mut().poll_frame(cx)
@@ -65,7 +88,7 @@ mod tests {
             Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"x"))), ()))
         });
         let ended = CancellationToken::new();
-        let mut body = Until::new(StreamBody::new(Box::pin(endless)), ended.clone());
+        let mut body = Until::new(StreamBody::new(Box::pin(endless)), ended.clone(), TOKEN_ENDED);
         assert!(body.frame().await.is_some_and(|frame| frame.is_ok_and(|frame| frame.is_data())));
         ended.cancel();
         let trailers = body.frame().await.and_then(Result::ok).and_then(|frame| frame.into_trailers().ok());

@@ -65,7 +65,6 @@ impl Inner {
                     if ended {
                         return Ok(None);
                     }
-                    let mut first = true;
                     loop {
                         if let Some(event) = read.pop_front() {
                             after = event.sequence;
@@ -82,15 +81,10 @@ impl Inner {
                         if !read.is_empty() {
                             continue;
                         }
-                        if !first {
-                            if changes.changed().await.is_err() {
-                                return Ok(None);
-                            }
-                        } else if inner.is_over(&operation, after).await? {
-                            // the cursor is at or past the end
+                        // a cursor may be at or past the end, also at one that the operation reaches later
+                        if inner.is_over(&operation, after).await? || changes.changed().await.is_err() {
                             return Ok(None);
                         }
-                        first = false;
                     }
                 }
             },

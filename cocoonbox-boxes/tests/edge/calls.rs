@@ -91,7 +91,7 @@ async fn a_caller_that_goes_away_resets_the_agents_side() {
     let world = World::new(guest(Arc::clone(&seen), echo)).await;
     world.owner("anna").await;
     let (client, connection) = world.client_and_connection().await;
-    let (input, mut response) = World::call_over(client, EXEC, ANNA).await;
+    let (input, mut response) = World::call_over(client, EXEC, ANNA).await.unwrap();
     input.send(Bytes::from_static(b"x")).await.unwrap();
     assert!(response.body_mut().frame().await.is_some());
     let early = tokio::time::timeout(Duration::from_millis(200), seen.over.notified()).await;

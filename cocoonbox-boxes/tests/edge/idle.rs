@@ -1,14 +1,16 @@
 //! Which calls hold a box awake, and what a sleep does to calls.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cocoonbox_boxes::Caller;
 use cocoonbox_core::backend::HibernateTo;
 use cocoonbox_core::machine::BoxState;
+use http::{HeaderValue, Response};
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 
 use crate::agent::{Seen, echo, guest};
 use crate::setup::{IDLE, World, until};
@@ -16,6 +18,12 @@ use crate::setup::{IDLE, World, until};
 const EXEC: &str = "/cocoonbox.agent.v1.Session/Exec";
 const EVENTS: &str = "/cocoonbox.agent.v1.Session/Events";
 const ANNA: &[(&str, &str)] = &[("authorization", "Bearer anna")];
+
+/// Waits for a call's end and returns its status.
+async fn end(response: Response<Incoming>) -> HeaderValue {
+    let body = response.into_body().collect().await.unwrap();
+    body.trailers().unwrap()["grpc-status"].clone()
+}
 
 impl World {
     async fn state(&self, caller: &Caller) -> BoxState {
@@ -58,7 +66,7 @@ async fn a_watcher_neither_holds_nor_wakes_a_box_and_is_served_at_its_next_wake(
     input.send(Bytes::from_static(b"x")).await.unwrap();
     world.pass(IDLE).await;
     assert_eq!(world.state(&anna).await, BoxState::Hibernated);
-    assert!(watcher.into_body().collect().await.is_err(), "the watch outlived its wake");
+    assert_eq!(end(watcher).await, "9", "the watch outlived its wake");
     assert_eq!(seen.connections.load(Ordering::SeqCst), 1);
 
     let second = world.call(EVENTS, ANNA);
@@ -82,6 +90,45 @@ async fn a_call_wakes_a_sleeping_box_and_a_sleep_that_was_asked_for_cuts_calls()
         world.engine.hibernate(&anna.user, "", to, None).await.unwrap();
         world.engine.drained().await;
         assert_eq!(world.state(&anna).await, BoxState::Hibernated);
-        assert!(response.into_body().collect().await.is_err(), "the call outlived the sleep");
+        assert_eq!(
+            end(response).await,
+            "9",
+            "a client takes this for a lost connection, and wakes the box by coming back"
+        );
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_race_with_sleeps_are_served_or_cut_and_never_hang() {
+    let world = Arc::new(World::new(guest(Arc::default(), echo)).await);
+    let anna = world.owner("anna").await;
+    let served = Arc::new(AtomicU64::new(0));
+    let mut callers = Vec::new();
+    for _ in 0..4 {
+        let (world, served) = (Arc::clone(&world), Arc::clone(&served));
+        callers.push(tokio::spawn(async move {
+            for _ in 0..40 {
+                let call = async {
+                    let call = World::call_over(world.client().await, EXEC, ANNA).await;
+                    let Ok((input, response)) = call else { return false };
+                    drop(input);
+                    let whole = response.into_body().collect().await;
+                    whole.is_ok_and(|body| {
+                        body.trailers().is_some_and(|map| map.contains_key("x-odd-trailer"))
+                    })
+                };
+                let whole = tokio::time::timeout(Duration::from_secs(10), call).await.expect("a call hangs");
+                served.fetch_add(u64::from(whole), Ordering::SeqCst);
+            }
+        }));
+    }
+    let mut sleeps = 0;
+    while callers.iter().any(|caller| !caller.is_finished()) {
+        sleeps += u32::from(world.engine.hibernate(&anna.user, "", HibernateTo::Memory, None).await.is_ok());
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert!(sleeps > 5 && served.load(Ordering::SeqCst) > 40, "{sleeps} sleeps, {served:?} calls served");
 }

@@ -7,3 +7,4 @@ mod agent;
 mod calls;
 mod idle;
 mod setup;
+mod slow;

@@ -133,14 +133,14 @@ impl World {
         method: &str,
         headers: &[(&str, &str)],
     ) -> (mpsc::Sender<Bytes>, Response<Incoming>) {
-        Self::call_over(self.client().await, method, headers).await
+        Self::call_over(self.client().await, method, headers).await.unwrap()
     }
 
     pub(crate) async fn call_over(
         mut client: SendRequest<Body>,
         method: &str,
         headers: &[(&str, &str)],
-    ) -> (mpsc::Sender<Bytes>, Response<Incoming>) {
+    ) -> hyper::Result<(mpsc::Sender<Bytes>, Response<Incoming>)> {
         let (sender, receiver) = mpsc::channel(16);
         let body = tokio_stream::wrappers::ReceiverStream::new(receiver).map(|bytes| Ok(Frame::data(bytes)));
         let mut request = Request::post(format!("http://edge{method}"))
@@ -150,7 +150,7 @@ impl World {
             request = request.header(*name, *value);
         }
         let request = request.body(StreamBody::new(body).boxed_unsync()).unwrap();
-        (sender, client.send_request(request).await.unwrap())
+        Ok((sender, client.send_request(request).await?))
     }
 }
 
