@@ -145,7 +145,8 @@ fn a_full_disk_is_told_and_the_next_call_works() {
     assert!(matches!(refused.code, Some(1 | 3)) && refused.stderr.contains("hint:"), "{refused:?}");
     // what writes nothing works all along
     assert_eq!(server.rsh(&["rm", "/workspace/fill"]).code, Some(0));
-    server.cli(&["box", "create", "other"]).ok();
+    let again = server.cli(&["box", "create", "other"]);
+    assert!(again.code == Some(0), "{again:?}\n{}", server.log());
     assert_eq!(server.json(&["box", "show", "main"])["state"], "running");
 }
 

@@ -85,8 +85,9 @@ fn a_server_killed_in_the_middle_of_an_operation_leaves_no_box_in_between() {
         // somewhere in the operation, another place each round
         thread::sleep(Duration::from_millis(7 + 13 * round % 97));
         server.end(Signal::SIGKILL);
-        drop(client.wait());
+        // the client goes on watching once there is a server again
         server.start_again();
+        drop(client.wait());
         let state = eventually("the box is in no between-state", || {
             let shown = server.json(&["box", "show", "main"]);
             let state = shown["state"].as_str().unwrap_or_default().to_owned();
