@@ -222,3 +222,44 @@ fn a_full_node_says_429() -> Outcome {
         Ok(())
     })
 }
+
+#[test]
+fn a_claim_without_a_token_is_refused_before_its_body_comes() -> Outcome {
+    run(|| async {
+        let data = Data::new()?;
+        let api = Api::start(&data).await?;
+        for token in ["", "authorization: Bearer wrong\r\n"] {
+            let mut stream = TcpStream::connect(api.address).await?;
+            let head =
+                format!("POST /v1/claim HTTP/1.1\r\nhost: node\r\n{token}content-length: 1000\r\n\r\n");
+            stream.write_all(head.as_bytes()).await?;
+            let mut answer = [0; 12];
+            tokio::time::timeout(std::time::Duration::from_secs(5), stream.read_exact(&mut answer)).await??;
+            assert_eq!(&answer, b"HTTP/1.1 401");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn relays_are_cut_when_the_node_stops() -> Outcome {
+    run(|| async {
+        let data = Data::new()?;
+        let api = Api::start(&data).await?;
+        let body = json!({ "template": "host" }).to_string();
+        let (status, claim) = api.call("POST", "/v1/claim", Some(ROOT), &body).await?;
+        assert_eq!(status, 200, "{claim}");
+        let (id, token) = (claim["id"].as_str().ok_or("id")?, claim["token"].as_str().ok_or("token")?);
+        let path = format!("/v1/sandboxes/{id}/agent");
+        let (status, mut relay) = api.upgrade(&path, Some(token), "silkd").await?;
+        assert_eq!(status, 101);
+        relay.write_all(b"{\"v\":1,\"op\":\"info\"}\n").await?;
+        assert_eq!(relay.read_u8().await?, b'{');
+        api.stop.cancel();
+        let within = std::time::Duration::from_secs(5);
+        tokio::time::timeout(within, api.served).await???;
+        let mut rest = Vec::new();
+        let _ = tokio::time::timeout(within, relay.read_to_end(&mut rest)).await?;
+        Ok(())
+    })
+}

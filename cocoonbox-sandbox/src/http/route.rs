@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use cocoonbox_core::backend::{ClaimFilter, ClaimState, Doors, HibernateTo, SandboxId};
 
-use super::Node;
 use super::error::Failure;
 use super::wire::{ClaimBody, ClaimReply, Info, Row};
+use super::{Node, serve};
 
 type Answer = Result<Response, Failure>;
 
@@ -32,13 +30,10 @@ pub(super) async fn info(State(node): State<Node>, headers: HeaderMap) -> Answer
     Ok(Json(info).into_response())
 }
 
-pub(super) async fn claim(
-    State(node): State<Node>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Answer {
-    node.root(&headers)?;
-    let body = body.map_err(|_| Failure::bad_request("invalid request body"))?;
+pub(super) async fn claim(State(node): State<Node>, request: Request) -> Answer {
+    // before a byte of the body is taken in
+    node.root(request.headers())?;
+    let body = serve::body(request).await?;
     let body: ClaimBody = serde_json::from_slice(&body)
         .map_err(|error| Failure::bad_request(format!("invalid request body: {error}")))?;
     let request = body.request()?;

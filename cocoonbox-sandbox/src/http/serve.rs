@@ -1,21 +1,35 @@
 //! Serves the API: the only place of the HTTP side that spawns and waits.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
+use axum::http::StatusCode;
 use cocoonbox_core::backend::BoxedDuplex;
+use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+
+use super::MAX_BODY;
+use super::error::Failure;
+
+/// The most connections at a time, relays included; later ones wait in the listener's queue.
+pub const MAX_CONNECTIONS: usize = 4096;
 
 /// How long a client has for a request's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
+/// How long a client has for a request's body.
+const BODY_LIMIT: Duration = Duration::from_secs(30);
 /// How long plain calls have to end when the node stops.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a client has to close after the guest did.
@@ -27,17 +41,22 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 /// None as yet; a connection that fails ends alone.
 pub async fn run(listener: TcpListener, router: Router, stop: CancellationToken) -> io::Result<()> {
     let connections = TaskTracker::new();
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let accepted = tokio::select! {
-            () = stop.cancelled() => break,
-            accepted = listener.accept() => accepted,
+        let accepted = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (listener.accept().await, place)
         };
-        let Ok((stream, _)) = accepted else {
+        let (Ok((stream, _)), Ok(place)) = (tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = accepted => accepted,
+        }) else {
             // no descriptors left: the next one may find some
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        connections.spawn(connection(stream, router.clone(), stop.clone()));
+        let held = Held { _place: Arc::new(place), relays: connections.clone(), stop: stop.clone() };
+        connections.spawn(connection(stream, router.clone(), held));
     }
     drop(listener);
     connections.close();
@@ -45,12 +64,25 @@ pub async fn run(listener: TcpListener, router: Router, stop: CancellationToken)
     Ok(())
 }
 
-async fn connection(stream: TcpStream, router: Router, stop: CancellationToken) {
+/// What a connection holds, and what a relay that goes on after it takes over.
+#[derive(Clone, Debug)]
+struct Held {
+    _place: Arc<OwnedSemaphorePermit>,
+    relays: TaskTracker,
+    stop: CancellationToken,
+}
+
+async fn connection(stream: TcpStream, router: Router, held: Held) {
+    let stop = held.stop.clone();
+    let service = router.map_request(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(held.clone());
+        request.map(Body::new)
+    });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
         .half_close(true)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
         .with_upgrades();
     tokio::pin!(connection);
     let ended = tokio::select! {
@@ -67,7 +99,7 @@ async fn connection(stream: TcpStream, router: Router, stop: CancellationToken) 
 
 /// Relays a port: each direction ends on its own.
 pub(super) fn port(request: Request, mut guest: BoxedDuplex) {
-    tokio::spawn(async move {
+    relay(request, |request| async move {
         if let Some(mut client) = upgraded(request).await {
             // either side may hang up at any time
             let _ = tokio::io::copy_bidirectional(&mut client, &mut guest).await;
@@ -78,7 +110,7 @@ pub(super) fn port(request: Request, mut guest: BoxedDuplex) {
 /// Relays the guest channel: a client that ends its direction ends the guest's, and a guest that hung up is not
 /// waited for without end.
 pub(super) fn agent(request: Request, guest: BoxedDuplex) {
-    tokio::spawn(async move {
+    relay(request, |request| async move {
         let Some(client) = upgraded(request).await else { return };
         let (mut from_client, mut to_client) = tokio::io::split(client);
         let (mut from_guest, mut to_guest) = tokio::io::split(guest);
@@ -98,6 +130,41 @@ pub(super) fn agent(request: Request, guest: BoxedDuplex) {
             }
         }
     });
+}
+
+/// Starts a relay, which keeps the place of its connection and is cut when the node stops.
+fn relay<F>(mut request: Request, work: impl FnOnce(Request) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let held = request.extensions_mut().remove::<Held>();
+    let work = work(request);
+    match held {
+        Some(held) => {
+            held.relays.clone().spawn(async move {
+                tokio::select! {
+                    () = held.stop.cancelled() => {}
+                    () = work => {}
+                }
+            });
+        }
+        // somebody else's server holds the connection
+        None => {
+            tokio::spawn(work);
+        }
+    }
+}
+
+/// Reads a request's body.
+pub(super) async fn body(request: Request) -> Result<Bytes, Failure> {
+    let read = axum::body::to_bytes(request.into_body(), MAX_BODY);
+    match tokio::time::timeout(BODY_LIMIT, read).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(_)) => Err(Failure::bad_request("invalid request body")),
+        Err(_) => {
+            Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "the request's body did not come within 30 s"))
+        }
+    }
 }
 
 async fn upgraded(request: Request) -> Option<TokioIo<Upgraded>> {
