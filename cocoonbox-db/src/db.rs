@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{PgPool, SqlitePool};
+use sqlx::{Connection as _, PgPool, SqlitePool};
 use tokio::fs::OpenOptions;
 
 use crate::notice::{self, Hub};
@@ -108,6 +108,11 @@ impl Db {
         let pool = SqlitePoolOptions::new()
             .max_connections(options.max_connections)
             .acquire_timeout(options.patience)
+            // a commit that found no room has undone itself, which its connection does not know: it would begin nothing
+            .before_acquire(|connection, _| {
+                let usable = !connection.is_in_transaction();
+                Box::pin(async move { Ok(usable) })
+            })
             .connect_with(connect)
             .await?;
         Ok(Self { pools: Pools::Sqlite(pool), hub: Some(Hub::of(&path)) })

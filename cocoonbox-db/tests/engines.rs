@@ -20,6 +20,7 @@ cocoonbox_db::both_engines! {
     what_is_written_reads_back
     each_failure_is_told_by_its_kind
     a_dropped_transaction_is_undone
+    a_transaction_that_undid_itself_spoils_no_connection
     a_wrong_statement_is_found_by_the_guard
     steps_are_applied_once
     two_programs_may_start_at_once
@@ -90,6 +91,18 @@ async fn a_dropped_transaction_is_undone(db: &TestDb) {
         .expect("room");
     tx.commit().await.expect("a commit");
     assert_eq!(count(db).await, 1);
+}
+
+async fn a_transaction_that_undid_itself_spoils_no_connection(db: &TestDb) {
+    jars(db).await;
+    // as many as there are connections, whichever is taken next
+    for _ in 0..DbOptions::default().max_connections {
+        let mut tx = db.begin().await.expect("a transaction");
+        // what SQLite does when a commit finds no room
+        on_tx!(tx, c => sqlx::query("ROLLBACK").execute(c).await.map(drop)).expect("undone");
+        drop(tx);
+        db.begin().await.expect("a transaction").rollback().await.expect("undone");
+    }
 }
 
 async fn a_wrong_statement_is_found_by_the_guard(db: &TestDb) {
