@@ -32,7 +32,9 @@ pub enum EndpointError {
     Tls,
 }
 
-const WINDOW: u32 = 4 * 1024 * 1024;
+const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
+/// More than a few commands whose output nobody reads can fill: they must not hold the others up.
+const CONNECTION_WINDOW: u32 = 16 * STREAM_WINDOW;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -69,8 +71,8 @@ impl Endpoint {
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(true)
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW);
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW);
         match unix {
             None => endpoint.connect().await,
             Some(path) => {

@@ -81,7 +81,7 @@ impl ExecError {
     pub fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Call(ClientError::Refused { refusal: Refusal::NotFound, .. }) => {
-                Some("see whether the box is there (`cocoonbox box ls`), and the program in it")
+                Some("see whether the box is there: `cocoonbox box ls`")
             }
             Self::Call(error) => error.next_step(),
             Self::Uncertain { .. } => Some("look in the box whether it ran before running it again"),

@@ -215,7 +215,7 @@ impl Talk {
                 // a terminal that is gone has no size to change
                 let _ = master.resize(size);
             }
-            Some(Ask::Close(_)) => session.hang_up(self.sessions.grace()),
+            Some(Ask::Close(_)) => session.close(self.sessions.grace()),
             Some(Ask::Start(_) | Ask::Attach(_)) => {
                 return Err(Status::invalid_argument("start and attach are first messages"));
             }

@@ -87,6 +87,8 @@ pub(super) struct State {
     gone: bool,
     /// How it ended, once all its output is here.
     pub ending: Option<Ending>,
+    /// The client asked for the end: when it goes, it does not come again.
+    closed: bool,
     /// Nobody will come for the output.
     abandoned: bool,
 }
@@ -157,9 +159,15 @@ impl Session {
         }
     }
 
+    /// Hangs up because the client asked for it.
+    pub(super) fn close(self: &Arc<Self>, grace: Duration) {
+        self.state().closed = true;
+        self.hang_up(grace);
+    }
+
     /// Hangs up: SIGHUP to the group at once, SIGKILL after `grace` if the program is still there. One that ignores
     /// SIGHUP (nohup) was started to outlive its session, and does.
-    pub(super) fn hang_up(self: &Arc<Self>, grace: Duration) {
+    fn hang_up(self: &Arc<Self>, grace: Duration) {
         {
             let mut state = self.state();
             state.input.finish_here();
@@ -305,6 +313,10 @@ impl Sessions {
     /// Notes that stream number `stream` lost its client; when none comes in time, the session ends.
     pub(super) fn lost(&self, session: &Arc<Session>, stream: u64) {
         let (sessions, session) = (self.clone(), session.clone());
+        if session.state().closed {
+            self.forget(&session);
+            return session.abandon();
+        }
         tokio::spawn(async move {
             let mut streams = session.streams.subscribe();
             tokio::select! {

@@ -336,6 +336,20 @@ async fn a_client_that_never_reads_stops_its_program_alone() -> Result {
 }
 
 #[tokio::test]
+async fn who_closes_and_goes_leaves_nothing_behind() -> Result {
+    let Some(agent) = Agent::start()? else { return Ok(()) };
+    let (line, id) = agent.start_shell("yes").await?;
+    line.ask(Ask::Close(ExecClose {})).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(line);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let attach = Ask::Attach(ExecAttach { session_id: id, output_offset: 0 });
+    let gone = agent.talk(attach).await.map(drop).expect_err("it was closed");
+    assert_eq!(gone.code(), Code::NotFound);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_signal_is_delivered_once_whatever_is_sent_again() -> Result {
     let Some(agent) = Agent::start()? else { return Ok(()) };
     let command = "n=0; trap 'n=$((n+1)); echo got $n' USR1; trap 'echo end; exit 3' TERM; echo ready; while :; do sleep 0.02; done";
@@ -497,7 +511,7 @@ async fn rules_that_are_broken_are_named() -> Result {
         (Code::InvalidArgument, Ask::Start(argv(&[b"a\0b"]))),
         (Code::InvalidArgument, Ask::Start(on_terminal(shell("true"), "../x", b""))),
         (Code::InvalidArgument, Ask::Start(on_terminal(shell("true"), "new", b"not compiled"))),
-        (Code::InvalidArgument, Ask::Start(argv(&[b"/bin/true", &[b'a'; 200_000]]))),
+        (Code::InvalidArgument, Ask::Start(argv(&[b"/bin/true", &vec![b'a'; 200_000]]))),
         (Code::InvalidArgument, input(0, b"x")),
         (Code::NotFound, Ask::Attach(ExecAttach { session_id: "nonsense".into(), output_offset: 0 })),
     ];

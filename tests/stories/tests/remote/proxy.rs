@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The fewest bytes that pass before a cut: an attach needs some to be answered.
 const LEAST: u64 = 8 * 1024;
 
-pub struct Proxy {
+pub(crate) struct Proxy {
     port: u16,
     shared: Arc<Shared>,
 }
@@ -24,7 +24,7 @@ struct Shared {
 
 impl Proxy {
     /// Makes a way to `port` that is whole until [`Self::arm`], and then lets at most `most` bytes pass at a time.
-    pub fn to(port: u16, most: u64) -> Self {
+    pub(crate) fn to(port: u16, most: u64) -> Self {
         let seed = std::env::var("COCOONBOX_SEED").ok().and_then(|text| text.parse().ok());
         let seed: u64 = seed.unwrap_or_else(|| {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
@@ -49,21 +49,21 @@ impl Proxy {
         Self { port: own, shared }
     }
 
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
     /// Cuts from now on.
-    pub fn arm(&self) {
+    pub(crate) fn arm(&self) {
         self.shared.armed.store(true, Ordering::SeqCst);
     }
 
     /// Lets everything pass again.
-    pub fn disarm(&self) {
+    pub(crate) fn disarm(&self) {
         self.shared.armed.store(false, Ordering::SeqCst);
     }
 
-    pub fn cuts(&self) -> u64 {
+    pub(crate) fn cuts(&self) -> u64 {
         self.shared.cuts.load(Ordering::SeqCst)
     }
 }
