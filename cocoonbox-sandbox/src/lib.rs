@@ -2,6 +2,8 @@
 
 mod bwrap;
 pub mod doors;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod probe;

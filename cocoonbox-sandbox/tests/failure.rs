@@ -8,11 +8,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use cocoonbox_core::backend::{
-    BackendError, ClaimFilter, HostFile, HostFileName, NetworkMode, SandboxBackend as _, SandboxId, Target,
+    BackendError, ClaimFilter, ClaimState, HibernateTo, HostFile, HostFileName, NetworkMode,
+    SandboxBackend as _, SandboxId, Target,
 };
 use cocoonbox_sandbox::OpenError;
 use common::{
-    Data, Outcome, as_root_and_as_a_user, claim, is_root, open, printed, processes_of, request, run,
+    Data, Outcome, as_root_and_as_a_user, claim, is_root, kill, open, printed, processes_of, request, run,
 };
 
 /// Writes a program that everybody may run.
@@ -42,6 +43,29 @@ fn a_machine_without_bwrap_says_how_to_get_it() -> Outcome {
             nothing_is_left(&data)?;
         }
         Ok(())
+    })
+}
+
+#[test]
+fn why_a_claim_failed_is_said_even_when_cleaning_up_fails_too() -> Outcome {
+    as_root_and_as_a_user("why_a_claim_failed_is_said_even_when_cleaning_up_fails_too", || async {
+        let data = Data::new()?;
+        let backend = open(data.config().with_bwrap("/nowhere/bwrap")).await?;
+        // nothing can be moved away: the place for it is no directory, and then not there at all
+        let trash = data.path().join("trash");
+        fs::remove_dir(&trash)?;
+        fs::write(&trash, "in the way")?;
+        for step in ["no directory", "not there"] {
+            let error = backend.claim(request("x")).await.err().ok_or("must fail")?;
+            assert!(error.to_string().contains("apt-get install bubblewrap"), "{step}: {error}");
+            assert_eq!(backend.find(&ClaimFilter::all()).await?, []);
+            let _ = fs::remove_file(&trash);
+        }
+        assert_eq!(fs::read_dir(data.path().join("claims"))?.count(), 2);
+        // the next server finds what was left
+        drop(backend);
+        data.open().await?;
+        nothing_is_left(&data)
     })
 }
 
@@ -181,6 +205,26 @@ fn a_full_disk_is_said_and_leaves_nothing() -> Outcome {
             let error = backend.claim(request("full")).await.err().ok_or("the disk is full")?;
             assert!(error.to_string().contains("disk is full"), "{error}");
             assert_eq!(backend.find(&ClaimFilter::all()).await?.len(), 1);
+            // a box that filled the disk keeps no server from starting, whatever it has to write down
+            backend.hibernate(&claim.id, HibernateTo::Memory).await.err().ok_or("nothing can be written")?;
+            drop(backend);
+            // the mount of a disk of its own shows a box's home from its root
+            let inside = format!("/{}/files/home ", claim.id);
+            let of_box = || -> Vec<i32> {
+                let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+                let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+                let seen = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/mountinfo"));
+                pids.filter(|pid| seen(pid).is_ok_and(|mounts| mounts.contains(&inside))).collect()
+            };
+            assert!(!of_box().is_empty());
+            common::eventually("its processes are gone", async || {
+                of_box().into_iter().for_each(kill);
+                of_box().is_empty()
+            })
+            .await?;
+            let backend = data.open().await?;
+            let found = backend.find(&ClaimFilter::all()).await?;
+            assert!(matches!(found[0].state, ClaimState::Failed { .. }), "{found:?}");
             // what is there can still be given up, and that makes room
             backend.release(&claim.id).await?;
             let claim = common::claim(&*backend).await?;
@@ -267,6 +311,86 @@ fn a_guest_that_never_was_one_is_ended() -> Outcome {
             nothing_is_left(&data)?;
         }
         Ok(())
+    })
+}
+
+#[test]
+fn a_guest_that_never_answers_is_given_up_after_fifteen_seconds() -> Outcome {
+    run(|| async {
+        let programs = tempfile::tempdir()?;
+        fs::set_permissions(programs.path(), fs::Permissions::from_mode(0o755))?;
+        // one that takes the connection, one that does not, and one whose answer never ends
+        let cases = [
+            "c, _ = sock.accept()\ntime.sleep(1000)\n",
+            "time.sleep(1000)\n",
+            "c, _ = sock.accept()\nfor _ in range(1000):\n  c.sendall(b' ')\n  time.sleep(1)\n",
+        ];
+        let mut waiting = tokio::task::JoinSet::new();
+        let mut held = Vec::new();
+        for (nth, body) in cases.iter().enumerate() {
+            let programs = programs.path().join(nth.to_string());
+            fs::create_dir(&programs)?;
+            let data = Data::new()?;
+            let body = format!("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{body}");
+            let agent = guest(&programs, &body)?;
+            let backend = open(cocoonbox_sandbox::BwrapConfig::new(data.path(), agent)).await?;
+            held.push(data);
+            waiting.spawn(async move {
+                let start = std::time::Instant::now();
+                let error = backend.claim(request("x")).await.err();
+                let left = backend.find(&ClaimFilter::all()).await;
+                (start.elapsed(), error, left)
+            });
+        }
+        while let Some(ended) = waiting.join_next().await {
+            let (took, error, left) = ended?;
+            let error = error.ok_or("must fail")?;
+            assert!(matches!(error, BackendError::StartFailed { .. }), "{error:?}");
+            assert!(error.to_string().contains("did not answer within 15 s"), "{error}");
+            assert!((15..25).contains(&took.as_secs()), "{took:?}");
+            assert_eq!(left?, []);
+        }
+        held.iter().try_for_each(nothing_is_left)
+    })
+}
+
+#[test]
+fn a_guest_that_never_stops_complaining_fills_no_disk() -> Outcome {
+    as_root_and_as_a_user("a_guest_that_never_stops_complaining_fills_no_disk", || async {
+        let (data, programs) = (Data::new()?, tempfile::tempdir()?);
+        let body = "for _ in range(10000):\n\
+            \x20 try: os.write(2, b'\\x1b[2J' + b'x' * 4092)\n\
+            \x20 except OSError: pass\n\
+            c, _ = sock.accept()\nc.sendall(b'garbage\\n')\ntime.sleep(1)\n\
+            while True: time.sleep(1)\n";
+        let size = |data: &Data| -> std::io::Result<u64> {
+            let (mut next, mut sum) = (vec![data.path().join("claims")], 0);
+            while let Some(path) = next.pop() {
+                for entry in fs::read_dir(path)? {
+                    let entry = entry?;
+                    sum += entry.metadata()?.len();
+                    if entry.file_type()?.is_dir() {
+                        next.push(entry.path());
+                    }
+                }
+            }
+            Ok(sum)
+        };
+        let agent = guest(programs.path(), body)?;
+        let backend = open(cocoonbox_sandbox::BwrapConfig::new(data.path(), agent)).await?;
+        let claiming = tokio::spawn({
+            let backend = backend.clone();
+            async move { backend.claim(request("x")).await }
+        });
+        let mut most = 0;
+        while !claiming.is_finished() {
+            most = most.max(size(&data).unwrap_or(0));
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let error = claiming.await?.err().ok_or("must fail")?.to_string();
+        assert!(most < 1024 * 1024, "{most} bytes");
+        assert!(error.contains("xxxx") && error.len() < 4096 && !error.contains('\x1b'), "{error:?}");
+        nothing_is_left(&data)
     })
 }
 

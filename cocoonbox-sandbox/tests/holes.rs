@@ -269,6 +269,64 @@ fn a_list_of_processes_shows_no_options_and_no_descriptor_leaks_in() -> Outcome 
 }
 
 #[test]
+fn a_box_has_none_of_the_nodes_keys() -> Outcome {
+    const INSIDE: &str = "COCOONBOX_TEST_KEYRING";
+    const NAME: &str = "a_box_has_none_of_the_nodes_keys";
+    // what the session keyring of whoever asks holds under a name, by the system calls themselves
+    const KEYS: &str = "import ctypes, os, sys\n\
+        c = ctypes.CDLL(None, use_errno=True)\n\
+        def call(*words):\n\
+        \x20   result = c.syscall(*[ctypes.c_long(word) if isinstance(word, int) else word for word in words])\n\
+        \x20   return os.strerror(ctypes.get_errno()) if result < 0 else 'found'\n\
+        def join(): return call(250, 1, None)\n\
+        def add(): return call(248, b'user', b'cocoonbox-hole', b'secret', 6, -3)\n\
+        def search(): return call(250, 10, -3, b'user', b'cocoonbox-hole', 0)\n";
+    if !cfg!(target_arch = "x86_64") {
+        return Ok(());
+    }
+    if std::env::var_os(INSIDE).is_some() {
+        return common::run(|| async {
+            let outside = std::process::Command::new("/usr/bin/python3")
+                .args(["-c", &format!("{KEYS}print(search())")])
+                .output()?;
+            assert_eq!(String::from_utf8_lossy(&outside.stdout), "found\n");
+            let data = Data::new()?;
+            let backend = data.open().await?;
+            let (one, other) = (claim(&*backend).await?, claim(&*backend).await?);
+            let asked = async |id, what: &str| {
+                let command = format!("cat >/tmp/keys.py <<'END'\n{KEYS}{what}\nEND\npython3 /tmp/keys.py");
+                printed(&*backend, id, &command).await
+            };
+            assert_eq!(asked(&one.id, "print(search())").await?, "Required key not available");
+            // nor do two boxes share a place for keys
+            assert_eq!(asked(&one.id, "print(add(), search())").await?, "found found");
+            assert_eq!(asked(&one.id, "print(search())").await?, "found");
+            assert_eq!(asked(&other.id, "print(search())").await?, "Required key not available");
+            Ok(())
+        });
+    }
+    // a session keyring with a key in it, as a login makes one
+    let session = format!(
+        "{KEYS}if join() != 'found' or add() != 'found': print('no keys here, 1 passed'); sys.exit(0)\n\
+         os.execv(sys.argv[1], sys.argv[1:])"
+    );
+    let identities: &[&[&str]] =
+        if is_root() { &[&[], &["--reuid", "61234", "--regid", "61234", "--clear-groups"]] } else { &[&[]] };
+    for identity in identities {
+        let output = std::process::Command::new("setpriv")
+            .args(*identity)
+            .args(["--", "/usr/bin/python3", "-c", &session])
+            .arg(std::env::current_exe()?)
+            .args(["--exact", NAME, "--nocapture"])
+            .env(INSIDE, "1")
+            .output()?;
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert!(output.status.success() && said.concat().contains("1 passed"), "{}", said.concat());
+    }
+    Ok(())
+}
+
+#[test]
 fn every_box_of_a_root_node_has_a_host_uid_of_its_own() -> Outcome {
     common::run(|| async {
         if !is_root() {

@@ -9,8 +9,8 @@ use cocoonbox_core::backend::{
     BackendError, ClaimFilter, ClaimState, Doors, HibernateTo, Memory, QuotaScope, SandboxBackend as _,
 };
 use common::{
-    Data, Outcome, as_root_and_as_a_user, claim, eventually, kill, open, printed, processes_of, request, run,
-    sh_detached,
+    Data, Outcome, as_root_and_as_a_user, claim, eventually, is_root, kill, open, printed, processes_of,
+    request, run, sh_detached,
 };
 
 #[test]
@@ -129,6 +129,77 @@ fn a_node_at_work() -> Outcome {
             backend.wake(&claim.id).await?;
             backend.release(&claim.id).await?;
         }
+    })
+}
+
+/// Finds a frozen box, or makes one; run by the test below in one place of the hierarchy of cgroups, then in another.
+#[test]
+#[ignore = "a part of another test"]
+fn a_node_in_its_place() -> Outcome {
+    let Some(path) = std::env::var_os("COCOONBOX_TEST_NODE") else { return Ok(()) };
+    run(|| async {
+        let backend = open(cocoonbox_sandbox::BwrapConfig::new(path, common::agent())).await?;
+        let found = backend.find(&ClaimFilter::all()).await?;
+        println!("frozen by {:?}", backend.capabilities().freeze);
+        let Some(found) = found.first() else {
+            let claim = claim(&*backend).await?;
+            sh_detached(&*backend, &claim.id, "while :; do date +%s%N >/tmp/.n; mv /tmp/.n /tmp/n; done")
+                .await?;
+            assert_eq!(backend.hibernate(&claim.id, HibernateTo::Memory).await?, Memory::Kept);
+            return Ok(());
+        };
+        assert_eq!(backend.wake(&found.id).await?, Memory::Kept);
+        printed(&*backend, &found.id, "cat /tmp/n").await?;
+        assert_eq!(backend.hibernate(&found.id, HibernateTo::Memory).await?, Memory::Kept);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_frozen_box_wakes_whatever_cgroups_its_next_node_may_make() -> Outcome {
+    run(|| async {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let mount =
+            mounts.lines().find(|line| line.contains(" - cgroup2 ")).and_then(|line| line.split(' ').nth(4));
+        let (Some(mount), true) = (mount, is_root()) else { return Ok(()) };
+        let data = Data::new()?;
+        let home = data.path().parent().ok_or("has one")?.to_owned();
+        let owner: u32 = common::ORDINARY.parse()?;
+        std::os::unix::fs::chown(&home, Some(owner), Some(owner))?;
+        // a cgroup that was delegated to an ordinary user, as a session manager does
+        let delegated = std::path::Path::new(mount).join(format!("delegated-{}", std::process::id()));
+        std::fs::create_dir(&delegated)?;
+        for path in [delegated.clone(), delegated.join("cgroup.procs")] {
+            std::os::unix::fs::chown(path, Some(owner), Some(owner))?;
+        }
+        let node = |place: &str| -> Result<String, Box<dyn std::error::Error>> {
+            let output = Command::new("sh")
+                .args(["-c", "echo $$ >\"$0/cgroup.procs\" && exec setpriv --reuid \"$1\" --regid \"$1\" --clear-groups -- \"$2\" --ignored --exact a_node_in_its_place --nocapture"])
+                .arg(place)
+                .arg(common::ORDINARY)
+                .arg(std::env::current_exe()?)
+                .env("COCOONBOX_TEST_NODE", data.path())
+                .output()?;
+            let said = format!(
+                "{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+            if output.status.success() { Ok(said) } else { Err(said.into()) }
+        };
+        let outcome = (|| -> Outcome {
+            let delegated = delegated.display().to_string();
+            for (place, how) in
+                [(delegated.as_str(), "Kernel"), (mount, "Signals"), (delegated.as_str(), "Kernel")]
+            {
+                let said = node(place)?;
+                assert!(said.contains(&format!("frozen by {how}")), "{said}");
+            }
+            Ok(())
+        })();
+        drop(data);
+        let _ = std::fs::remove_dir(&delegated);
+        outcome
     })
 }
 

@@ -6,6 +6,9 @@ use std::io::{self, Read as _, Seek as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+/// The file that lists a cgroup's processes, and that a process joins by.
+const MEMBERS: &str = "cgroup.procs";
+
 /// The directory that holds the cgroups of this node's boxes.
 #[derive(Debug)]
 pub(super) struct Cgroups {
@@ -22,16 +25,25 @@ impl Cgroups {
     /// Finds a place for cgroups; nothing when this process may not make any.
     pub(super) fn find(node: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let parent =
-            mount_points(&mounts).map(|mount| mount.join(format!("cocoonbox-{node}"))).find(|parent| {
-                fs::create_dir(parent).is_ok() || fs::metadata(parent).is_ok_and(|found| found.is_dir())
-            })?;
-        // seen by doing: a mount may be read-only or lack the freezer
+        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let mut places = mounts_of(&mounts).flat_map(|mount| {
+            // at the mount itself, as root does; else below the own cgroup, where one was delegated
+            let own = own_path(&own).and_then(|own| mount.place(own));
+            std::iter::once(mount.point.to_owned()).chain(own)
+        });
+        places.find_map(|place| Self::at(&place, node))
+    }
+
+    fn at(place: &Path, node: &str) -> Option<Self> {
+        // whoever moves a process must be able to write where both cgroups meet
+        drop(OpenOptions::new().write(true).open(place.join(MEMBERS)).ok()?);
+        let parent = place.join(parent_name(node));
         let probe = Cgroup { path: parent.join("probe") };
-        let works =
-            probe.make().is_ok() && probe.path.join("cgroup.freeze").exists() && probe.processes().is_ok();
+        // seen by doing: a mount may be read-only or lack the freezer
+        let works = probe.make().is_ok() && probe.path.join("cgroup.freeze").exists() && probe.door().is_ok();
         probe.remove();
-        if works { Some(Self { parent }) } else { None }
+        // drops what was made when it does not work
+        Some(Self { parent }).filter(|_| works)
     }
 
     /// Ends and removes what is there without a claim.
@@ -50,6 +62,19 @@ impl Cgroups {
     pub(super) fn of(&self, id: &str) -> Cgroup {
         Cgroup { path: self.parent.join(id) }
     }
+}
+
+/// The cgroup of the box `id` that the process `pid` is in; nothing when a node of another name made it, or nobody.
+pub(super) fn of_process(node: &str, id: &str, pid: i32) -> Option<Cgroup> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let own = own_path(&text).filter(|path| path.ends_with(&format!("/{}/{id}", parent_name(node))))?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let path = mounts_of(&mounts).filter_map(|mount| mount.place(own)).find(|path| path.is_dir())?;
+    Some(Cgroup { path })
+}
+
+fn parent_name(node: &str) -> String {
+    format!("cocoonbox-{node}")
 }
 
 impl Drop for Cgroups {
@@ -76,13 +101,7 @@ impl Cgroup {
 
     /// Opens the file that a process joins by.
     pub(super) fn door(&self) -> io::Result<OwnedFd> {
-        Ok(OpenOptions::new().write(true).open(self.path.join("cgroup.procs"))?.into())
-    }
-
-    /// Returns its processes.
-    pub(super) fn processes(&self) -> io::Result<Vec<i32>> {
-        let text = fs::read_to_string(self.path.join("cgroup.procs"))?;
-        Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+        Ok(OpenOptions::new().write(true).open(self.path.join(MEMBERS))?.into())
     }
 
     /// Asks the kernel to hold everything still or to let it go.
@@ -118,12 +137,37 @@ pub(super) fn is_frozen(events: &mut File) -> io::Result<bool> {
     Ok(text.lines().any(|line| line == "frozen 1"))
 }
 
-/// Returns where file systems of type cgroup2 are mounted.
-fn mount_points(mountinfo: &str) -> impl Iterator<Item = &Path> {
+/// A file system of type cgroup2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mount<'a> {
+    /// What of the hierarchy is mounted.
+    root: &'a str,
+    /// Where.
+    point: &'a Path,
+}
+
+impl Mount<'_> {
+    /// Returns where this mount shows the cgroup `path`; nothing for its root itself and for what lies outside.
+    fn place(&self, path: &str) -> Option<PathBuf> {
+        let below = path.strip_prefix(self.root.trim_end_matches('/'))?.strip_prefix('/')?;
+        let inside = !below.is_empty() && !below.split('/').any(|part| part == "..");
+        inside.then(|| self.point.join(below))
+    }
+}
+
+/// Returns the mounts of version 2.
+fn mounts_of(mountinfo: &str) -> impl Iterator<Item = Mount<'_>> {
     mountinfo.lines().filter_map(|line| {
         let (mount, source) = line.split_once(" - ")?;
-        (source.split(' ').next()? == "cgroup2").then(|| mount.split(' ').nth(4).map(Path::new))?
+        let mut fields = mount.split(' ').skip(3);
+        let (root, point) = (fields.next()?, Path::new(fields.next()?));
+        (source.split(' ').next()? == "cgroup2").then_some(Mount { root, point })
     })
+}
+
+/// Returns the path in the version 2 hierarchy, of a process's file `cgroup`.
+fn own_path(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
 #[cfg(test)]
@@ -136,6 +180,20 @@ mod tests {
                     32 31 0:29 / /sys/fs/cgroup/cpu rw shared:1 - cgroup cgroup rw,cpu\n\
                     41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n\
                     nonsense\n";
-        assert_eq!(mount_points(text).collect::<Vec<_>>(), [Path::new("/sys/fs/cgroup/unified")]);
+        let point = Path::new("/sys/fs/cgroup/unified");
+        assert_eq!(mounts_of(text).collect::<Vec<_>>(), [Mount { root: "/", point }]);
+    }
+
+    #[test]
+    fn a_cgroup_is_found_where_its_mount_shows_it() {
+        let mount = |root| Mount { root, point: Path::new("/m") };
+        assert_eq!(own_path("4:memory:/a\n0::/user.slice/b\n"), Some("/user.slice/b"));
+        assert_eq!(own_path("4:memory:/a\n"), None);
+        assert_eq!(mount("/").place("/user.slice/b"), Some("/m/user.slice/b".into()));
+        assert_eq!(mount("/user.slice").place("/user.slice/b"), Some("/m/b".into()));
+        for (root, path) in [("/", "/"), ("/a", "/a"), ("/a", "/ab"), ("/", "/../a"), ("/a", "/b"), ("/", "")]
+        {
+            assert_eq!(mount(root).place(path), None, "{root} {path}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What the node writes down about each claim, before it does anything.
 
+use std::error::Error;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
@@ -151,14 +152,16 @@ impl Record {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(OpenError::Unusable { path, what: "reading", source }),
         };
-        match serde_json::from_slice::<Self>(&bytes) {
-            Ok(record) if record.version == VERSION => Ok(Some(record)),
-            Ok(record) => {
-                let source =
-                    format!("its format is version {}, this program reads {VERSION}", record.version).into();
-                Err(OpenError::Journal { path, source })
-            }
-            Err(error) => Err(OpenError::Journal { path, source: Box::new(error) }),
+        Self::parse(&bytes).map(Some).map_err(|source| OpenError::Journal { path, source })
+    }
+
+    /// Reads a record's bytes.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let record: Self = serde_json::from_slice(bytes)?;
+        if record.version == VERSION {
+            Ok(record)
+        } else {
+            Err(format!("its format is version {}, this program reads {VERSION}", record.version).into())
         }
     }
 }
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_record_reads_back() -> Result<(), Box<dyn std::error::Error>> {
+    fn a_stored_record_reads_back() -> Result<(), Box<dyn Error>> {
         let directory = tempfile::tempdir()?;
         assert_eq!(Record::load(directory.path())?, None);
         let mut record = record();
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_record_is_an_error_that_names_the_file() -> Result<(), Box<dyn std::error::Error>> {
+    fn a_broken_record_is_an_error_that_names_the_file() -> Result<(), Box<dyn Error>> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join(FILE);
         let newer = serde_json::to_string(&record())?.replace("\"version\":1", "\"version\":2");

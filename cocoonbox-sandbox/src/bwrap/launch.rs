@@ -159,6 +159,16 @@ fn run(steps: &Steps) -> io::Result<()> {
             step(c"launch: cannot drop the gid\n", libc::syscall(libc::SYS_setresgid, id, id, id))?;
             step(c"launch: cannot drop the uid\n", libc::syscall(libc::SYS_setresuid, id, id, id))?;
         }
+        // the node's session may hold keys, and all boxes would share them
+        let joined = libc::syscall(
+            libc::SYS_keyctl,
+            libc::c_long::from(libc::KEYCTL_JOIN_SESSION_KEYRING),
+            std::ptr::null::<libc::c_char>(),
+        );
+        // a kernel without keys, or a filter that keeps them from the node and so from the box
+        if joined < 0 && !matches!(*libc::__errno_location(), libc::ENOSYS | libc::EPERM) {
+            step(c"launch: cannot leave the node's session keyring\n", joined)?;
+        }
         // who changed its uid is not dumpable, and its /proc/self/uid_map is root's
         step(c"launch: prctl\n", libc::c_long::from(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0)))?;
         let spaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNET;
@@ -279,6 +289,17 @@ pub(super) fn options_file(options: &[Vec<u8>]) -> io::Result<OwnedFd> {
     file.write_all(&bytes)?;
     file.rewind()?;
     Ok(file.into())
+}
+
+/// Makes what a launch and its guest's first process complain on: memory of a fixed size, so that a guest that never
+/// stops complaining fills no disk, and there as long as either side has it open.
+pub(super) fn log_file() -> io::Result<std::fs::File> {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    const BYTES: u64 = 64 * 1024;
+    let log = std::fs::File::from(memfd_create("box-log", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    log.set_len(BYTES)?;
+    fcntl_add_seals(&log, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+    Ok(log)
 }
 
 /// Makes the pair of sockets on which bwrap says what it made.

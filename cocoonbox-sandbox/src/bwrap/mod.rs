@@ -57,6 +57,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     data: PathBuf,
+    /// What this node is called among others of the machine.
+    node: String,
     /// This process's uid and gid.
     own: (u32, u32),
     /// The uids for boxes, where the node runs as root.
@@ -65,6 +67,8 @@ struct Inner {
     agent: String,
     cgroups: Option<Cgroups>,
     registry: Mutex<Registry>,
+    /// Held by who writes the tenants' caps.
+    tenants_turn: tokio::sync::Mutex<()>,
     /// Held as long as this value lives: one server per data directory.
     _lock: fs::File,
 }
@@ -102,7 +106,9 @@ impl BwrapBackend {
             uids,
             agent,
             cgroups: Cgroups::find(&node),
+            node,
             registry: Mutex::new(registry),
+            tenants_turn: tokio::sync::Mutex::new(()),
             _lock: lock,
         });
         open::adopt(&inner).await?;
@@ -216,16 +222,30 @@ impl SandboxBackend for BwrapBackend {
 impl Tenants for BwrapBackend {
     async fn put_tenant(&self, tenant: &TenantName, max_claims: u32) -> Result<(), BackendError> {
         let (inner, tenant) = (Arc::clone(&self.inner), tenant.clone());
-        serve::blocking(move || {
-            let mut registry = hold(&inner.registry);
-            let mut tenants = registry.tenants.clone();
+        serve::to_the_end(async move {
+            // the registry is not held meanwhile: the disk may take its time, and every call looks into it
+            let _turn = inner.tenants_turn.lock().await;
+            let mut tenants = hold(&inner.registry).tenants.clone();
             tenants.insert(tenant, max_claims);
             let list: Vec<_> = tenants.iter().map(|(tenant, cap)| (tenant.clone(), *cap)).collect();
-            open::store_tenants(&inner.data, &list).map_err(refused("cannot write the tenants' caps"))?;
-            registry.tenants = tenants;
+            let data = inner.data.clone();
+            serve::blocking(move || {
+                open::store_tenants(&data, &list).map_err(refused("cannot write the tenants' caps"))
+            })
+            .await?;
+            hold(&inner.registry).tenants = tenants;
             Ok(())
         })
         .await
+    }
+}
+
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_record(bytes: &[u8]) {
+    if let Ok(record) = Record::parse(bytes) {
+        let again = serde_json::to_vec(&record).expect("a record is always JSON");
+        assert_eq!(Record::parse(&again).expect("what we write we read"), record);
+        let _ = record.claim();
     }
 }
 

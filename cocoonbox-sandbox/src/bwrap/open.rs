@@ -55,11 +55,9 @@ pub(super) async fn directory(path: &Path) -> Result<(PathBuf, fs::File), OpenEr
         let holder = if holder.is_empty() { "another process".to_owned() } else { holder.to_owned() };
         return Err(OpenError::InUse { path: data, holder });
     };
+    // a help to who is refused, no more: a full disk must not keep a server from the boxes that filled it
     let who = format!("process {}\n", std::process::id());
-    file.set_len(0)
-        .and_then(|()| file.write_all(who.as_bytes()))
-        .and_then(|()| file.sync_all())
-        .map_err(OpenError::unusable(&lock, "writing it"))?;
+    let _ = file.set_len(0).and_then(|()| file.write_all(who.as_bytes()));
     for name in ["bin", "claims", "images", "trash"] {
         let path = data.join(name);
         disk::directory(&path, 0o700).map_err(OpenError::unusable(&path, "making it"))?;
@@ -182,6 +180,10 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
             tree::remove(&path).map_err(OpenError::unusable(&path, "removing it"))?;
             continue;
         };
+        if found.file_name() != record.id.as_str() {
+            let source = format!("it is the record of {}", record.id).into();
+            return Err(OpenError::Journal { path, source });
+        }
         let entry = Arc::new(Entry::new(&claims, record.clone()));
         hold(&inner.registry).insert(Arc::clone(&entry));
         settle(inner, &entry, record).await.map_err(OpenError::Settle)?;
@@ -202,12 +204,13 @@ async fn settle(inner: &Arc<Inner>, entry: &Arc<Entry>, mut record: Record) -> R
     if !record.established || record.phase == Phase::Releasing {
         return inner.remove(entry, &record).await;
     }
+    let before = record.clone();
     let lives = record.process.as_ref().is_some_and(|process| is_ours(entry, process));
     match record.phase {
         Phase::Running | Phase::Frozen if lives => take_again(inner, entry, &mut record)?,
         // nobody got an answer to a freeze that was broken off, so it did not happen
         Phase::Freezing | Phase::Thawing if lives => {
-            inner.thaw(&record)?;
+            inner.thaw(&record).await?;
             record.phase = Phase::Running;
             take_again(inner, entry, &mut record)?;
         }
@@ -229,7 +232,11 @@ async fn settle(inner: &Arc<Inner>, entry: &Arc<Entry>, mut record: Record) -> R
         }
         Phase::Releasing => {}
     }
-    record.store(&entry.directory).map_err(refused("cannot write a claim's record"))?;
+    if record != before {
+        let phase = record.phase.clone();
+        // what cannot be written is settled the same way the next time
+        entry.settle(&mut record, phase).await;
+    }
     entry.show(&record);
     *entry.turn.lock().await = record;
     Ok(())

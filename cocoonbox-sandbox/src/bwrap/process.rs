@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::OwnedFd;
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::journal::Process;
 
@@ -51,7 +51,7 @@ pub(super) fn is_alive(process: &Process) -> bool {
 
 /// Opens a recorded process; nothing when it is gone or its pid names another by now.
 pub(super) fn open(process: &Process) -> Option<OwnedFd> {
-    let descriptor = pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
+    let descriptor = handle(process.pid)?;
     // checked after opening: the descriptor stays with whatever had the pid at that time
     is_alive(process).then_some(descriptor)
 }
@@ -61,18 +61,24 @@ pub(super) fn kill(process: &OwnedFd) {
     let _ = pidfd_send_signal(process, Signal::KILL);
 }
 
-/// Sends a signal by pid, for processes that were just seen.
-pub(super) fn signal(pid: i32, signal: Signal) {
-    if let Some(pid) = Pid::from_raw(pid) {
-        let _ = kill_process(pid, signal);
+/// Sends a signal to a process that was just seen, unless its pid names another by now.
+pub(super) fn signal(pid: i32, seen: &Stat, signal: Signal) {
+    let Some(handle) = handle(pid) else { return };
+    // checked after opening, as above
+    if stat(pid).is_some_and(|now| now.start_time == seen.start_time) {
+        let _ = pidfd_send_signal(&handle, signal);
     }
+}
+
+fn handle(pid: i32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
 /// Returns every process that was started for the box `id`, known to a record or not.
 ///
 /// A launcher carries the id in its name; everything in the box sees the box's home among its mounts. Both can be
 /// read whoever we are, as a list of open files cannot: the box's processes are not dumpable.
-pub(super) fn of_box(id: &str) -> Vec<i32> {
+pub(super) fn of_box(id: &str) -> Vec<OwnedFd> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let (name, home) = (launcher_name(id), format!("/{id}/files/home "));
     let is_of_box = |pid: &i32| {
@@ -81,7 +87,9 @@ pub(super) fn of_box(id: &str) -> Vec<i32> {
         named
             || fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| mounts.contains(&home))
     };
-    all().into_iter().filter(|pid| *pid != own).filter(is_of_box).collect()
+    let others = all().into_iter().filter(|pid| *pid != own);
+    // opened before it is looked at, so that what is looked at is what is ended
+    others.filter_map(|pid| handle(pid).filter(|_| is_of_box(&pid))).collect()
 }
 
 /// The name of the process that launches the box `id` and waits for it.
@@ -141,6 +149,18 @@ mod tests {
         };
         assert!(open(&process(stat.start_time)).is_some());
         assert!(open(&process(stat.start_time + 1)).is_none());
+    }
+
+    #[test]
+    fn a_pid_that_came_round_again_is_not_signalled() -> Result<(), Box<dyn std::error::Error>> {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn()?;
+        let pid = i32::try_from(child.id())?;
+        let seen = stat(pid).ok_or("it is there")?;
+        signal(pid, &Stat { start_time: seen.start_time - 1, ..seen }, Signal::KILL);
+        assert!(child.try_wait()?.is_none());
+        signal(pid, &seen, Signal::KILL);
+        assert!(!child.wait()?.success());
+        Ok(())
     }
 
     proptest! {

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cocoonbox_core::TenantName;
 use cocoonbox_core::backend::{BackendError, Claim, ClaimFilter, QuotaScope, SandboxId};
 
-use super::error::{BACKEND, invalid, unavailable};
+use super::error::{BACKEND, invalid, refused};
 use super::journal::{Phase, Record};
-use super::serve::DoorsHandle;
+use super::serve::{self, DoorsHandle};
 
 /// One claim.
 #[derive(Debug)]
@@ -47,20 +47,29 @@ impl Entry {
     }
 
     /// Writes down the step that comes next; when that fails, nothing happened.
-    pub(super) fn step(&self, record: &mut Record, phase: Phase) -> Result<(), BackendError> {
+    pub(super) async fn step(&self, record: &mut Record, phase: Phase) -> Result<(), BackendError> {
         let before = std::mem::replace(&mut record.phase, phase);
-        record.store(&self.directory).map_err(|error| {
+        let stored = self.store(record).await;
+        if stored.is_err() {
             record.phase = before;
-            unavailable("cannot write the claim's record", error)
-        })
+        }
+        stored
+    }
+
+    /// Writes the record through to the disk, which may take its time.
+    pub(super) async fn store(&self, record: &Record) -> Result<(), BackendError> {
+        let (directory, record) = (self.directory.clone(), record.clone());
+        serve::blocking(move || record.store(&directory).map_err(refused("cannot write the claim's record")))
+            .await
     }
 
     /// Writes down where a claim came to stand. A record that cannot be written leads to the same place when the
     /// node opens again.
-    pub(super) fn settle(&self, record: &mut Record, phase: Phase) {
+    pub(super) async fn settle(&self, record: &mut Record, phase: Phase) {
         record.phase = phase;
-        if let Err(error) = record.store(&self.directory) {
-            tracing::warn!(sandbox = %self.id, %error, "a claim's record could not be written");
+        if let Err(error) = self.store(record).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(sandbox = %self.id, error, "a claim's record could not be written");
         }
         self.show(record);
     }

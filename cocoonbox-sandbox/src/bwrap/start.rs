@@ -19,6 +19,7 @@ use super::journal::{Process, Record};
 use super::launch::{self, Launch};
 use super::registry::{Entry, hold};
 use super::stage::Stage;
+use super::work::left_behind;
 use super::{Inner, channel, disk, process, serve, tree};
 
 /// How long a guest has until it answers for the first time.
@@ -26,13 +27,12 @@ const START_LIMIT: Duration = Duration::from_secs(15);
 /// How long bwrap has to say which process it made.
 const INFO_LIMIT: Duration = Duration::from_secs(10);
 /// The most of bwrap's complaints that a reason repeats.
-const MAX_LOG: u64 = 2048;
+const MAX_LOG: usize = 2048;
 
 /// The directories of a claim.
 #[derive(Debug)]
 pub(super) struct Places {
     pub(super) lock: PathBuf,
-    pub(super) log: PathBuf,
     pub(super) channel: PathBuf,
     pub(super) doors: PathBuf,
     pub(super) identity: PathBuf,
@@ -47,7 +47,6 @@ impl Places {
         let files = directory.join("files");
         Self {
             lock: directory.join("lock"),
-            log: directory.join("start.log"),
             channel: directory.join("channel"),
             doors: directory.join("doors"),
             identity: directory.join("identity"),
@@ -96,21 +95,30 @@ pub(super) async fn start(
     entry: &Arc<Entry>,
     record: &mut Record,
 ) -> Result<(), BackendError> {
-    match attempt(inner, entry, record).await {
+    let log = launch::log_file().map_err(|source| failed("its log could not be made", Some(source)))?;
+    match attempt(inner, entry, record, &log).await {
         Ok(()) => Ok(()),
         Err(error) => {
-            let log = read_log(&Places::of(&entry.directory).log);
-            inner.end(entry, record).await?;
-            record.process = None;
+            let log = read_log(&log);
+            match inner.end(entry, record).await {
+                Ok(()) => record.process = None,
+                Err(left) => left_behind(&entry.id, &left),
+            }
             Err(explain(error, &log))
         }
     }
 }
 
-async fn attempt(inner: &Arc<Inner>, entry: &Arc<Entry>, record: &mut Record) -> Result<(), BackendError> {
+async fn attempt(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    record: &mut Record,
+    log: &fs::File,
+) -> Result<(), BackendError> {
     let (of, here, wanted) = (Arc::clone(inner), entry.directory.clone(), record.clone());
+    let log = log.try_clone().map_err(|source| failed("its log could not be made", Some(source)))?;
     let prepared = serve::blocking(move || {
-        let Prepared { launch, info, doors } = prepare(&of, &here, &wanted)?;
+        let Prepared { launch, info, doors } = prepare(&of, &here, &wanted, log)?;
         let program = launch.program.clone();
         launch.start(serve::spawn).map_err(|source| not_launched(&program, source))?;
         Ok((info, doors))
@@ -125,6 +133,10 @@ async fn attempt(inner: &Arc<Inner>, entry: &Arc<Entry>, record: &mut Record) ->
     let made = made.map_err(|error| failed("bwrap ended before the sandbox ran", Some(error)))?;
     let stat =
         process::stat(made.pid).ok_or_else(|| failed("the guest's first process ended at once", None))?;
+    // it may be over, and its pid another's
+    if process::pid_namespace(made.pid) != Some(made.pid_namespace) {
+        return Err(failed("the guest's first process ended at once", None));
+    }
     let process = Process {
         pid: made.pid,
         start_time: stat.start_time,
@@ -133,7 +145,7 @@ async fn attempt(inner: &Arc<Inner>, entry: &Arc<Entry>, record: &mut Record) ->
         stopped_before: Vec::new(),
     };
     record.process = Some(process.clone());
-    record.store(&entry.directory).map_err(refused("cannot write the claim's record"))?;
+    entry.store(record).await?;
     let handle =
         process::open(&process).ok_or_else(|| failed("the guest's first process ended at once", None))?;
 
@@ -159,13 +171,18 @@ pub(super) async fn first_answer(id: &SandboxId, channel: &Path) -> Result<(), B
     channel::ask_info(id, stream).await
 }
 
-fn prepare(inner: &Inner, directory: &Path, record: &Record) -> Result<Prepared, BackendError> {
+fn prepare(
+    inner: &Inner,
+    directory: &Path,
+    record: &Record,
+    log: fs::File,
+) -> Result<Prepared, BackendError> {
     let program =
         launch::find_program(&inner.config.bwrap).ok_or_else(|| bwrap_missing(&inner.config.bwrap))?;
     let source = image::find(&inner.data, &record.image)
         .ok_or_else(|| BackendError::UnknownImage { image: record.image.as_str().to_owned() })?;
     let places = Places::of(directory);
-    let work = || -> io::Result<Prepared> {
+    let work = move || -> io::Result<Prepared> {
         let lock = disk::lock(&places.lock)?
             .ok_or_else(|| io::Error::other("processes of an earlier start still hold the box's lock"))?;
         tree::remove(&places.temporary)?;
@@ -184,7 +201,6 @@ fn prepare(inner: &Inner, directory: &Path, record: &Record) -> Result<Prepared,
         }
         let channel: OwnedFd = channel::listen(&places.channel)?.into();
         let doors = if record.doors == Doors::Bound { Some(bind_doors(&places.doors)?) } else { None };
-        let log = fs::OpenOptions::new().write(true).create(true).truncate(true).open(&places.log)?;
 
         let mut stage = record.uid.map(|_| Stage::new(&inner.data)).transpose()?;
         let mut seen =
@@ -318,10 +334,40 @@ fn remedy(reason: &str) -> Option<&'static str> {
         .then_some("bubblewrap 0.8 or newer is needed: `apt-get install bubblewrap`")
 }
 
-fn read_log(path: &Path) -> String {
-    use std::io::Read as _;
-    let mut bytes = Vec::new();
-    let _ = fs::File::open(path).and_then(|file| file.take(MAX_LOG).read_to_end(&mut bytes));
-    let text = String::from_utf8_lossy(&bytes);
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" / ")
+/// Reads what was said on a launch's log, as text that a terminal can be shown: a guest may have said it.
+fn read_log(log: &fs::File) -> String {
+    use std::os::unix::fs::FileExt as _;
+    let mut bytes = vec![0; MAX_LOG];
+    let length = log.read_at(&mut bytes, 0).unwrap_or(0);
+    let said = bytes[..length].split(|byte| *byte == 0).next().unwrap_or_default();
+    let text = String::from_utf8_lossy(said);
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines
+        .map(|line| line.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect())
+        .collect::<Vec<String>>()
+        .join(" / ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_log_ends_and_what_it_says_is_shown_without_escapes() -> io::Result<()> {
+        let log = launch::log_file()?;
+        assert_eq!(read_log(&log), "");
+        let mut guest = log.try_clone()?;
+        guest.write_all(b"one \x1b[2Jtwo\n\n three\n")?;
+        assert_eq!(read_log(&log), "one ?[2Jtwo / three");
+        let chunk = [b'x'; 4096];
+        let taken = (0..1000).take_while(|_| guest.write_all(&chunk).is_ok()).count();
+        assert!(taken < 64, "{taken} chunks of 4 KiB");
+        assert!(guest.set_len(1 << 30).is_err() && guest.set_len(0).is_err());
+        let said = read_log(&log);
+        assert!(said.ends_with("xxx"), "{said}");
+        assert!(said.len() < MAX_LOG + 16, "{} bytes", said.len());
+        Ok(())
+    }
 }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use cocoonbox_core::backend::{BackendError, SandboxId};
 use rustix::process::Signal;
 
+use super::cgroup::{self, Cgroup};
 use super::error::{refused, unavailable};
 use super::journal::{Process, Record};
 use super::registry::{Entry, hold};
 use super::start::Places;
-use super::{Inner, cgroup, disk, process, serve};
+use super::{Inner, disk, process, serve};
 
 /// How long processes have to stand still.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
@@ -26,9 +27,8 @@ impl Inner {
     pub(super) async fn freeze(&self, record: &Record) -> Result<Vec<i32>, BackendError> {
         let Some(process) = &record.process else { return Ok(Vec::new()) };
         let stopped = async {
-            match &self.cgroups {
-                Some(cgroups) => {
-                    let cgroup = cgroups.of(record.id.as_str());
+            match self.cgroup_of(&record.id, process) {
+                Some(cgroup) => {
                     cgroup.freeze(true)?;
                     let mut events = cgroup.events()?;
                     while !cgroup::is_frozen(&mut events)? {
@@ -36,7 +36,7 @@ impl Inner {
                     }
                     Ok(Vec::new())
                 }
-                None => Ok(stop_tree(process.pid).await),
+                None => stop_tree(process.pid).await,
             }
         };
         match serve::within(FREEZE_LIMIT, stopped).await {
@@ -50,23 +50,29 @@ impl Inner {
     }
 
     /// Lets every process of a box go on that stood still because of us.
-    pub(super) fn thaw(&self, record: &Record) -> Result<(), BackendError> {
-        let Some(process) = &record.process else { return Ok(()) };
-        if let Some(cgroups) = &self.cgroups {
-            return cgroups
-                .of(record.id.as_str())
-                .freeze(false)
-                .map_err(refused("the box could not be thawed"));
+    pub(super) async fn thaw(&self, record: &Record) -> Result<(), BackendError> {
+        let Some(process) = record.process.clone() else { return Ok(()) };
+        if let Some(cgroup) = self.cgroup_of(&record.id, &process) {
+            return cgroup.freeze(false).map_err(refused("the box could not be thawed"));
         }
-        if process::is_alive(process) {
-            // those that others started go on first, so that nobody sees a child that stands still
-            for (pid, _) in process::tree(process.pid).into_iter().rev() {
-                if !process.stopped_before.contains(&pid) {
-                    process::signal(pid, Signal::CONT);
+        serve::blocking(move || {
+            if process::is_alive(&process) {
+                // those that others started go on first, so that nobody sees a child that stands still
+                for (pid, stat) in process::tree(process.pid).into_iter().rev() {
+                    if !process.stopped_before.contains(&pid) {
+                        process::signal(pid, &stat, Signal::CONT);
+                    }
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
+        .await
+    }
+
+    /// The cgroup that a box is in, by its first process: it may have been launched by a node in another place of the
+    /// hierarchy, or by one that could make none.
+    fn cgroup_of(&self, id: &SandboxId, process: &Process) -> Option<Cgroup> {
+        process::is_alive(process).then(|| cgroup::of_process(&self.node, id.as_str(), process.pid))?
     }
 
     /// Ends every process of a box, whoever started it, and waits until none is left.
@@ -91,7 +97,8 @@ impl Inner {
 
     async fn end_all(&self, id: &SandboxId, directory: &Path, first: Option<&Process>) -> io::Result<()> {
         let lock = Places::of(directory).lock;
-        let cgroup = self.cgroups.as_ref().map(|cgroups| cgroups.of(id.as_str()));
+        let cgroup = first.and_then(|process| self.cgroup_of(id, process));
+        let cgroup = cgroup.or_else(|| self.cgroups.as_ref().map(|cgroups| cgroups.of(id.as_str())));
         if let Some(cgroup) = &cgroup {
             cgroup.kill();
         }
@@ -104,14 +111,18 @@ impl Inner {
         loop {
             // whoever was started for this box holds its lock, known to the record or not
             let free = !lock.exists() || disk::lock(&lock)?.is_some();
-            if free && cgroup.as_ref().is_none_or(cgroup::Cgroup::remove) {
+            if free && cgroup.as_ref().is_none_or(Cgroup::remove) {
                 return Ok(());
             }
             turns += 1;
             if !free && (first.is_none() || turns > SEARCH_AFTER) && turns % 10 == 1 {
-                for pid in process::of_box(id.as_str()) {
-                    process::signal(pid, Signal::KILL);
-                }
+                let name = id.clone();
+                let search = move || {
+                    process::of_box(name.as_str()).iter().for_each(process::kill);
+                    Ok(())
+                };
+                // reads all of /proc
+                serve::blocking(search).await.map_err(io::Error::other)?;
             }
             if let Some(cgroup) = &cgroup {
                 cgroup.kill();
@@ -122,28 +133,49 @@ impl Inner {
 }
 
 /// Stops a process and all below it, from the first on, until none moves; the answer names those that stood before.
-async fn stop_tree(root: i32) -> Vec<i32> {
-    let (mut before, mut stopped) = (BTreeSet::new(), BTreeSet::new());
+async fn stop_tree(root: i32) -> io::Result<Vec<i32>> {
+    let mut seen = Seen::default();
     loop {
+        let moving;
+        // reads all of /proc
+        let turn = move || {
+            let moving = seen.stop(root);
+            Ok((seen, moving))
+        };
+        (seen, moving) = serve::blocking(turn).await.map_err(io::Error::other)?;
+        if !moving {
+            return Ok(seen.before.into_iter().collect());
+        }
+        serve::pause(Duration::from_millis(2)).await;
+    }
+}
+
+/// Who stood still before, and who does because of us.
+#[derive(Debug, Default)]
+struct Seen {
+    before: BTreeSet<i32>,
+    stopped: BTreeSet<i32>,
+}
+
+impl Seen {
+    /// Stops what still moves below `root`; true when something did.
+    fn stop(&mut self, root: i32) -> bool {
         let mut moving = false;
         for (pid, stat) in process::tree(root) {
             match stat.state {
                 'Z' | 'X' => {}
                 'T' | 't' => {
-                    if !stopped.contains(&pid) {
-                        before.insert(pid);
+                    if !self.stopped.contains(&pid) {
+                        self.before.insert(pid);
                     }
                 }
                 _ => {
-                    process::signal(pid, Signal::STOP);
-                    stopped.insert(pid);
+                    process::signal(pid, &stat, Signal::STOP);
+                    self.stopped.insert(pid);
                     moving = true;
                 }
             }
         }
-        if !moving {
-            return before.into_iter().collect();
-        }
-        serve::pause(Duration::from_millis(2)).await;
+        moving
     }
 }

@@ -45,7 +45,7 @@ impl Inner {
             start::start(&self, &entry, &mut record).await?;
             record.phase = Phase::Running;
             record.established = true;
-            record.store(&entry.directory).map_err(refused("cannot write the claim's record"))
+            entry.store(&record).await
         };
         match made.await {
             Ok(()) => {
@@ -53,7 +53,10 @@ impl Inner {
                 Ok(record.claim())
             }
             Err(error) => {
-                self.remove(&entry, &record).await?;
+                // why it failed is the answer; what is left is found when the node opens again
+                if let Err(left) = self.remove(&entry, &record).await {
+                    left_behind(&entry.id, &left);
+                }
                 Err(error)
             }
         }
@@ -69,7 +72,8 @@ impl Inner {
         let (from, to) = (entry.directory.clone(), trash.clone());
         serve::blocking(move || {
             let away = || match fs::rename(&from, &to) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                // gone already, and not for want of a place to move it to
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound && !from.exists() => Ok(()),
                 Err(error) => Err(error),
                 Ok(()) => from.parent().map_or(Ok(()), disk::sync),
             };
@@ -105,39 +109,42 @@ impl Inner {
         to: HibernateTo,
     ) -> Result<Memory, BackendError> {
         match record.phase {
-            Phase::Running | Phase::Frozen => {}
+            // what a call that failed left half done is taken up again
+            Phase::Running | Phase::Frozen | Phase::Freezing | Phase::Thawing | Phase::Stopping => {}
             Phase::Stopped => return Ok(Memory::Lost),
             Phase::Failed { .. } => {
                 self.end(entry, record).await?;
-                entry.step(record, Phase::Stopped)?;
+                entry.step(record, Phase::Stopped).await?;
                 entry.show(record);
                 return Ok(Memory::Lost);
             }
             _ => return Err(conflict(record, "it is between two states")),
         }
-        if to == HibernateTo::Disk {
-            entry.step(record, Phase::Stopping)?;
+        if to == HibernateTo::Disk || record.phase == Phase::Stopping {
+            entry.step(record, Phase::Stopping).await?;
             self.end(entry, record).await?;
             record.process = None;
-            entry.settle(record, Phase::Stopped);
+            entry.settle(record, Phase::Stopped).await;
             return Ok(Memory::Lost);
         }
         if record.phase == Phase::Frozen {
             return Ok(Memory::Kept);
         }
-        entry.step(record, Phase::Freezing)?;
+        entry.step(record, Phase::Freezing).await?;
         let frozen = match self.freeze(record).await {
             Ok(before) => {
                 if let Some(process) = &mut record.process {
                     process.stopped_before = before;
                 }
-                entry.step(record, Phase::Frozen)
+                entry.step(record, Phase::Frozen).await
             }
             Err(error) => Err(error),
         };
         if let Err(error) = frozen {
-            self.thaw(record)?;
-            entry.settle(record, Phase::Running);
+            match self.thaw(record).await {
+                Ok(()) => entry.settle(record, Phase::Running).await,
+                Err(left) => left_behind(&entry.id, &left),
+            }
             return Err(error);
         }
         entry.show(record);
@@ -151,13 +158,13 @@ impl Inner {
     ) -> Result<Memory, BackendError> {
         match record.phase {
             Phase::Running => return Ok(Memory::Kept),
-            Phase::Frozen => {
-                entry.step(record, Phase::Thawing)?;
-                self.thaw(record)?;
+            Phase::Frozen | Phase::Freezing | Phase::Thawing => {
+                entry.step(record, Phase::Thawing).await?;
+                self.thaw(record).await?;
                 if let Some(process) = &mut record.process {
                     process.stopped_before.clear();
                 }
-                entry.settle(record, Phase::Running);
+                entry.settle(record, Phase::Running).await;
                 let channel = Places::of(&entry.directory).channel;
                 return match serve::within(channel::ANSWER_LIMIT, start::first_answer(&entry.id, &channel))
                     .await
@@ -172,15 +179,18 @@ impl Inner {
         let before = record.phase.clone();
         self.end(entry, record).await?;
         record.process = None;
-        entry.step(record, Phase::Starting)?;
+        entry.step(record, Phase::Starting).await?;
         let started = match start::start(self, entry, record).await {
-            Ok(()) => entry.step(record, Phase::Running),
+            Ok(()) => entry.step(record, Phase::Running).await,
             Err(error) => Err(error),
         };
         if let Err(error) = started {
-            self.end(entry, record).await?;
-            record.process = None;
-            entry.settle(record, before);
+            match self.end(entry, record).await {
+                Ok(()) => record.process = None,
+                // the next call that starts or releases it ends them first
+                Err(left) => left_behind(&entry.id, &left),
+            }
+            entry.settle(record, before).await;
             return Err(error);
         }
         entry.show(record);
@@ -202,8 +212,15 @@ impl Inner {
             tracing::warn!(sandbox = %entry.id, %error, "processes of a dead box are left");
         }
         record.process = None;
-        entry.settle(&mut record, Phase::Failed { reason: "its first process ended by itself".to_owned() });
+        let reason = "its first process ended by itself".to_owned();
+        entry.settle(&mut record, Phase::Failed { reason }).await;
     }
+}
+
+/// Says what a call that failed could not clean up; its answer is why it failed.
+pub(super) fn left_behind(id: &SandboxId, error: &BackendError) {
+    let error = error as &dyn std::error::Error;
+    tracing::warn!(sandbox = %id, error, "a call that failed left something behind");
 }
 
 /// The error of a call that the claim's state forbids.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cocoonbox_core::backend::SandboxId;
 use cocoonbox_wire::silkd::{Door, DoorHello};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
@@ -16,7 +16,7 @@ use super::DoorHandler;
 /// Connections of one box at a time; one more is hung up on.
 const MAX_CONNECTIONS: usize = 256;
 /// The most bytes of the line that names the door.
-const MAX_HELLO: usize = 256;
+pub(crate) const MAX_HELLO: usize = 256;
 /// How long a guest has for that line.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
@@ -61,7 +61,7 @@ async fn connection(id: &SandboxId, mut stream: UnixStream, handler: &dyn DoorHa
 }
 
 /// Reads the line that names the door, and not one byte more.
-async fn hello(stream: &mut UnixStream) -> io::Result<Door> {
+pub(crate) async fn hello(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Door> {
     let mut line = Vec::with_capacity(32);
     loop {
         match stream.read_u8().await? {

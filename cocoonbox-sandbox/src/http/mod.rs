@@ -63,3 +63,10 @@ impl Node {
             .with_state(self)
     }
 }
+
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_claim_body(bytes: &[u8]) {
+    if let Ok(body) = serde_json::from_slice::<wire::ClaimBody>(bytes) {
+        let _ = body.request();
+    }
+}
