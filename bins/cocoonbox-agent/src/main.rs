@@ -74,7 +74,12 @@ fn init() -> anyhow::Result<()> {
 fn serve() -> anyhow::Result<()> {
     cocoonbox_guest::harden().context("hardening failed")?;
     let listener = TcpListener::from(inherited("COCOONBOX_AGENT_FD")?);
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+    // standard error may take no more, which must not end the agent
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .log_internal_errors(false)
+        .init();
     let options = AgentOptions::new(listener, Base::from_vars(env::vars_os()));
     runtime()?.block_on(cocoonbox_guest::run_agent(options))?;
     Ok(())
