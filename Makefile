@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 BACKEND ?= auto
 
-.PHONY: help agent build demo up test test-tools lint package edges fixtures bench-box soak
+.PHONY: help agent build demo up test test-tools lint package edges fixtures bench-box soak fuzz
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ fixtures: ## writes the list of fixture digests anew
 
 bench-box: ## measures a box's start and a remote command beside their peers
 	@benches/bench-box.sh
+
+fuzz: ## fuzzes what reads foreign bytes, 30 s for each target
+	@scripts/fuzz.sh
 
 soak: ## the long tests: COCOONBOX_SOAK=1 makes the stories' loops long
 	@COCOONBOX_SOAK=1 scripts/test.sh

@@ -3,6 +3,8 @@
 mod base;
 mod feed;
 mod file;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod identity_file;
 mod limit;
 mod replay;
