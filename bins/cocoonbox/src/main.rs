@@ -6,12 +6,18 @@ mod up;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::process::ExitCode;
 
 use cocoonbox_client::cli::{Cli, Environment, Io, Outcome, Parsed, Tty, Verb, exit, parse, run};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::runtime::{Builder, Runtime};
 
 fn main() -> ExitCode {
+    let streams = (io::stdin(), io::stdout(), io::stderr());
+    for stream in [streams.0.as_fd(), streams.1.as_fd(), streams.2.as_fd()] {
+        wait_in(stream);
+    }
     let cli = match parse(std::env::args_os()) {
         Parsed::Cli(cli) => cli,
         Parsed::Print { text, to_stderr, status } => {
@@ -73,6 +79,16 @@ fn fail(error: &anyhow::Error, json: bool) -> u8 {
         writeln!(stderr, "error: {error:#}")
     };
     exit::FAILED
+}
+
+/// Makes reads and writes wait: rsync hands over sockets that do not, and a read or write there would fail as busy.
+fn wait_in(stream: BorrowedFd<'_>) {
+    // a stream that is closed cannot be helped
+    if let Ok(flags) = fcntl_getfl(stream)
+        && flags.contains(OFlags::NONBLOCK)
+    {
+        let _ = fcntl_setfl(stream, flags - OFlags::NONBLOCK);
+    }
 }
 
 /// Returns a variable as text.
