@@ -18,6 +18,8 @@ const LEVELS: &[(&str, u32)] = &[
     ("cocoonbox-sandbox", 3),
     ("cocoonbox-guest", 3),
     ("cocoonbox-client", 3),
+    // a binary whose assembly `cocoonbox up` shares
+    ("cocoonbox-api", 4),
 ];
 
 /// The most packages that the lock file may name; raising it says in the commit what was gained.
