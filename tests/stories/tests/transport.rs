@@ -151,8 +151,7 @@ fn exit_codes_streams_and_every_byte_pass_through() {
         assert_eq!(server.rsh(&["sh", "-c", &format!("exit {code}")]).code, Some(code));
     }
     assert_eq!(server.rsh(&["sh", "-c", "kill -TERM $$"]).code, Some(128 + 15));
-    // as ssh does when no command ran
-    assert!(server.rsh(&["no-such-program"]).failed(255).contains("no-such-program"));
+    assert!(server.rsh(&["no-such-program"]).failed(127).contains("no-such-program"));
 
     let both = server.rsh(&["sh", "-c", "echo out; echo err >&2"]);
     assert_eq!((both.ok().as_str(), both.stderr.as_str()), ("out", "err\n"));
