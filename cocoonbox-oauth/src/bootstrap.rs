@@ -45,8 +45,7 @@ pub enum SetupError {
 ///
 /// # Behavior
 /// - Returns none when `admin` exists. Of servers that start at once on one store exactly one gets the [`FirstStart`].
-/// - A start that dies before the operator saw it leaves `admin` without a known token: [`renew_personal_token`] and
-///   [`sign_in_link`] make new ones.
+/// - A start that dies before the operator saw it leaves `admin` without a known token: [`renew_admin`] starts over.
 ///
 /// # Errors
 /// What the store says.
@@ -55,10 +54,10 @@ pub async fn ensure_admin(
     now: Timestamp,
     entropy: &dyn Entropy,
 ) -> Result<Option<FirstStart>, SetupError> {
-    let name: UserName = ADMIN.parse()?;
-    if store.user(crate::UserKey::Name(&name)).await?.is_some() {
+    if admin(store).await?.is_some() {
         return Ok(None);
     }
+    let name = ADMIN.parse()?;
     let user =
         User { id: Id::random(entropy)?, name, admin: true, disabled: false, created_at: now, revision: 1 };
     let (token, personal) = draw_personal(&user.id, now, entropy)?;
@@ -69,6 +68,45 @@ pub async fn ensure_admin(
         Err(UserStoreError::NameTaken { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Hands `admin` out anew: another personal token, in place of the one before, and another sign-in link.
+///
+/// For a first start that was cut off before anybody saw its secrets. Returns none when there is no `admin`.
+///
+/// # Errors
+/// What the store says.
+pub async fn renew_admin(
+    store: &dyn UserStore,
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<Option<FirstStart>, SetupError> {
+    let Some(user) = admin(store).await? else { return Ok(None) };
+    let link = sign_in_link(store, &user.id, now, entropy).await?;
+    let token = renew_personal_token(store, &user.id, now, entropy).await?;
+    Ok(Some(FirstStart { user, link, token }))
+}
+
+/// Makes a sign-in link for `admin`, good once and for ten minutes: the way back in for whoever runs the server.
+///
+/// Returns none when there is no `admin`.
+///
+/// # Errors
+/// What the store says.
+pub async fn admin_link(
+    store: &dyn UserStore,
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<Option<LinkToken>, SetupError> {
+    match admin(store).await? {
+        Some(user) => sign_in_link(store, &user.id, now, entropy).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn admin(store: &dyn UserStore) -> Result<Option<User>, SetupError> {
+    let name: UserName = ADMIN.parse()?;
+    Ok(store.user(crate::UserKey::Name(&name)).await?)
 }
 
 /// Replaces a user's personal token; calls open on the one before end.

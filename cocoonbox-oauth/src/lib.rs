@@ -12,7 +12,9 @@ mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 
-pub use bootstrap::{FirstStart, SetupError, ensure_admin, renew_personal_token, sign_in_link};
+pub use bootstrap::{
+    FirstStart, SetupError, admin_link, ensure_admin, renew_admin, renew_personal_token, sign_in_link,
+};
 #[cfg(feature = "grpc")]
 pub use grpc::{AccountService, RedeemLimits, ServiceOptions, SignInService, services};
 pub use index::{AuthError, AuthorizedCaller, TokenIndex};

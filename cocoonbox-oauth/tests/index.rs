@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cocoonbox_core::{SystemEntropy, Timestamp};
+use cocoonbox_core::{SystemEntropy, Timestamp, TokenId};
 use cocoonbox_db::testkit::TestDb;
 use cocoonbox_oauth::testkit::{AT, Subject, token, user};
 use cocoonbox_oauth::{
-    AccessToken, AuthError, AuthorizedCaller, Credential, Fault, FaultyUserStore, MemoryUserStore,
-    SqlUserStore, TokenClass, TokenIndex, User, UserStore, ensure_admin, renew_personal_token, serve,
+    AccessToken, AuthError, AuthorizedCaller, Credential, Fault, FaultyUserStore, MemoryUserStore, NewDevice,
+    SqlUserStore, TokenClass, TokenIndex, User, UserStore, admin_link, ensure_admin, renew_admin,
+    renew_personal_token, serve,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -117,6 +118,29 @@ async fn a_start_that_does_not_learn_its_outcome_finds_admin_next_time() {
     let token = renew_personal_token(&store, &admin.id, AT, &SystemEntropy).await.expect("a token");
     let index = TokenIndex::load(&store).await.expect("the tokens");
     assert!(show(&index, &token).expect("in").admin());
+}
+
+#[tokio::test]
+async fn a_first_start_that_nobody_saw_is_repeated_with_new_secrets() {
+    let store = MemoryUserStore::default();
+    assert!(renew_admin(&store, AT, &SystemEntropy).await.expect("an answer").is_none());
+    assert!(admin_link(&store, AT, &SystemEntropy).await.expect("an answer").is_none());
+    let lost = ensure_admin(&store, AT, &SystemEntropy).await.expect("a start").expect("the first");
+    let again = renew_admin(&store, AT, &SystemEntropy).await.expect("a start").expect("there is admin");
+    assert_eq!(again.user, lost.user);
+    let index = TokenIndex::load(&store).await.expect("the tokens");
+    assert!(show(&index, &lost.token).is_err());
+    assert!(show(&index, &again.token).expect("in").admin());
+    let link = admin_link(&store, AT, &SystemEntropy).await.expect("an answer").expect("a link");
+    for link in [again.link, link] {
+        let device = NewDevice {
+            id: TokenId::random(&SystemEntropy).expect("random"),
+            label: "a desk".parse().expect("a label"),
+            hash: AccessToken::random(&SystemEntropy).expect("random").hash(),
+        };
+        let user = store.redeem_link(&link.hash(), &device, AT).await.expect("the link is good");
+        assert_eq!(user, lost.user);
+    }
 }
 
 async fn serving_follows_changes(Subject { store, changes }: Subject, other: Arc<dyn UserStore>) {

@@ -24,15 +24,16 @@ impl DataDir {
     /// It belongs to somebody else, cannot be written, or another server uses it; the message says what to do.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .with_context(|| format!("the data directory {shown} cannot be made: choose another with --data DIR"))?;
-        let owner = fs::metadata(path).with_context(|| format!("the data directory {shown} cannot be read"))?.uid();
+        DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(|| {
+            format!("the data directory {shown} cannot be made: choose another with --data DIR")
+        })?;
+        let owner =
+            fs::metadata(path).with_context(|| format!("the data directory {shown} cannot be read"))?.uid();
         let own = rustix::process::geteuid().as_raw();
         if owner != own {
-            bail!("the data directory {shown} belongs to uid {owner} and this server runs as uid {own}: run it as that user, or choose another with --data DIR");
+            bail!(
+                "the data directory {shown} belongs to uid {owner} and this server runs as uid {own}: run it as that user, or choose another with --data DIR"
+            );
         }
         fs::set_permissions(path, fs::Permissions::from_mode(0o700))
             .with_context(|| format!("the data directory {shown} cannot be closed to others"))?;
@@ -47,9 +48,14 @@ impl DataDir {
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut holder = String::new();
             let _ = (&lock).take(20).read_to_string(&mut holder);
-            bail!("another server (pid {}) uses the data directory {shown}: stop it, or choose another with --data DIR", holder.trim());
+            bail!(
+                "another server (pid {}) uses the data directory {shown}: stop it, or choose another with --data DIR",
+                holder.trim()
+            );
         }
-        lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).with_context(|| format!("the data directory {shown} cannot be written: is the disk full?"))?;
+        lock.set_len(0)
+            .and_then(|()| writeln!(lock, "{}", std::process::id()))
+            .with_context(|| format!("the data directory {shown} cannot be written: is the disk full?"))?;
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
@@ -65,7 +71,8 @@ impl DataDir {
     pub fn write_secret(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
         let (target, temporary) = (self.join(name), self.join(&format!("{name}.new")));
         let write = || {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+            let mut file =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
             file.write_all(bytes)?;
             file.sync_all()?;
             fs::rename(&temporary, &target)?;
@@ -83,11 +90,19 @@ impl DataDir {
         let path = self.join(NAME);
         match fs::metadata(&path) {
             Ok(metadata) if metadata.mode() & 0o077 != 0 => {
-                bail!("{} can be read by others: chmod 600 it if you are sure nobody did, else remove it and start again", path.display())
+                bail!(
+                    "{} can be read by others: chmod 600 it if you are sure nobody did, else remove it and start again",
+                    path.display()
+                )
             }
             Ok(_) => {
-                let bytes = zeroize::Zeroizing::new(fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?);
-                let seed: &[u8; 32] = bytes.as_slice().try_into().with_context(|| format!("{} holds no key of 32 bytes", path.display()))?;
+                let bytes = zeroize::Zeroizing::new(
+                    fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?,
+                );
+                let seed: &[u8; 32] = bytes
+                    .as_slice()
+                    .try_into()
+                    .with_context(|| format!("{} holds no key of 32 bytes", path.display()))?;
                 Ok(SigningKey::from_bytes(seed))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -2,6 +2,7 @@
 
 mod config;
 mod data;
+mod first;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,13 +13,16 @@ use cocoonbox_boxes::store::SqlStore;
 use cocoonbox_boxes::{Caller, Engine, EngineConfig, Limits};
 use cocoonbox_core::{Clock, Entropy, SystemClock, SystemEntropy};
 use cocoonbox_db::{DatabaseUrl, Db, DbOptions};
-use cocoonbox_oauth::{AccessToken, FirstStart, LinkToken, ServiceOptions, SqlUserStore, TokenIndex};
+use cocoonbox_oauth::{AccessToken, FirstStart, ServiceOptions, SqlUserStore, TokenIndex};
 use cocoonbox_sandbox::{BwrapBackend, BwrapConfig};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub use config::ServerConfig;
+pub use cocoonbox_client::cli::ServerConfig;
+pub use cocoonbox_oauth::LinkToken;
+pub use config::settings;
 pub use data::DataDir;
+pub use first::{hand_out, sign_in_words};
 
 /// What a server has to say once it serves.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub struct Started {
     pub address: SocketAddr,
     /// The first start's secrets; they cannot be had again.
     pub first: Option<FirstStart>,
+    /// The sign-in link that was asked for, if this is not the first start, which has one of its own.
+    pub link: Option<LinkToken>,
     /// How many boxes were found.
     pub boxes: u32,
 }
@@ -67,16 +73,19 @@ pub async fn run(
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
     let data = DataDir::open(&config.data)?;
     let listener = TcpListener::bind(config.listen).await.with_context(|| {
-        format!("cannot listen on {}: if another server has the port, stop it or give --listen ADDR", config.listen)
+        format!(
+            "cannot listen on {}: if another server has the port, stop it or give --listen ADDR",
+            config.listen
+        )
     })?;
     let address = listener.local_addr()?;
     let key = Arc::new(data.signing_key(entropy.as_ref())?);
 
-    let db = Db::open(&database(&config, &data)?, &DbOptions::default()).await.context("the database does not open")?;
+    let db = Db::open(&database(&config, &data)?, &DbOptions::default())
+        .await
+        .context("the database does not open")?;
     let users = Arc::new(SqlUserStore::open(db.clone(), clock.now()).await.context("the users' tables")?);
     let changes = users.changes().await.context("the users' tables")?;
-    let first = cocoonbox_oauth::ensure_admin(users.as_ref(), clock.now(), entropy.as_ref()).await?;
-    let index = Arc::new(TokenIndex::load(users.as_ref()).await?);
 
     let node = BwrapConfig::new(data.join("node"), &config.agent);
     let backend = BwrapBackend::open(node, Arc::clone(&clock), Arc::clone(&entropy)).await?;
@@ -89,14 +98,23 @@ pub async fn run(
     let engine = Arc::new(engine.with_before_sleep(Arc::clone(&pool) as _));
     let reconciled = engine.start().await.context("the boxes could not be compared with their sandboxes")?;
 
+    // last of all that may fail: what is made here is told once
+    let first = first::begin(&data, users.as_ref(), clock.now(), entropy.as_ref()).await?;
+    let link = match (&first, config.new_link) {
+        (None, true) => cocoonbox_oauth::admin_link(users.as_ref(), clock.now(), entropy.as_ref()).await?,
+        _ => None,
+    };
+    let index = Arc::new(TokenIndex::load(users.as_ref()).await?);
     let limits = Limits { max_boxes: Some(config.max_boxes), max_running: Some(config.max_running) };
     let authenticate = Index { index: Arc::clone(&index), clock: Arc::clone(&clock), limits };
-    let account = ServiceOptions::new(Arc::clone(&users) as _, Arc::clone(&index), Arc::clone(&clock), entropy)
-        .with_version(env!("CARGO_PKG_VERSION"));
+    let account =
+        ServiceOptions::new(Arc::clone(&users) as _, Arc::clone(&index), Arc::clone(&clock), entropy)
+            .with_version(env!("CARGO_PKG_VERSION"));
     let edge = Edge::new(Arc::clone(&engine), Arc::new(authenticate), key, clock, pool);
     let router = edge.router(cocoonbox_oauth::services(account)).await?;
 
-    started(&data, &Started { address, first, boxes: reconciled.boxes })?;
+    started(&data, &Started { address, first, link, boxes: reconciled.boxes })?;
+    first::end(&data)?;
     let tokens = cocoonbox_oauth::serve::run(&index, users.as_ref(), changes, shutdown.clone());
     tokio::join!(serve(listener, router, shutdown.clone()), engine.serve(shutdown.clone()), tokens);
     db.close().await;
@@ -104,31 +122,11 @@ pub async fn run(
 }
 
 fn database(config: &ServerConfig, data: &DataDir) -> anyhow::Result<DatabaseUrl> {
-    let Some(file) = &config.database_url_file else { return Ok(DatabaseUrl::sqlite(data.join("cocoonbox.db"))) };
+    let Some(file) = &config.database_url_file else {
+        return Ok(DatabaseUrl::sqlite(data.join("cocoonbox.db")));
+    };
     let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
     text.trim().parse().with_context(|| format!("{} holds no database URL", file.display()))
-}
-
-/// Writes what the first start hands out: the token into `admin-token.txt` (0600), and the text that tells a person
-/// where it is and how to sign in with the one-time link.
-///
-/// # Errors
-/// The token's file cannot be written.
-pub fn hand_out(data: &DataDir, address: SocketAddr, first: &FirstStart) -> anyhow::Result<String> {
-    const FILE: &str = "admin-token.txt";
-    data.write_secret(FILE, format!("{}\n", first.token.reveal()).as_bytes())?;
-    Ok(format!(
-        "made user {}; its token is in {}\n\
-         one-time sign-in link (10 minutes): {}\n  \
-         on another machine: cocoonbox --endpoint http://{address} login --link\n",
-        first.user.name,
-        data.join(FILE).display(),
-        link(address, &first.link),
-    ))
-}
-
-fn link(address: SocketAddr, secret: &LinkToken) -> String {
-    format!("http://{address}/cb/#link={}", secret.reveal())
 }
 
 /// Fires when the process is asked to stop (SIGINT, SIGTERM).
@@ -157,7 +155,8 @@ pub fn stop_signal() -> anyhow::Result<CancellationToken> {
 pub fn log_to_stderr(filter: Option<&str>) -> anyhow::Result<()> {
     let filter = filter.unwrap_or("warn,cocoonbox_boxes=info,cocoonbox_sandbox=info");
     let filter = tracing_subscriber::EnvFilter::try_new(filter).context("COCOONBOX_LOG")?;
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_target(false);
+    let log =
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_target(false);
     if let Err(error) = log.try_init() {
         bail!("the log does not start: {error}");
     }

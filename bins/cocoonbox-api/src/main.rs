@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
-use cocoonbox_api::{ServerConfig, hand_out, log_to_stderr, run, stop_signal};
+use cocoonbox_api::{ServerConfig, hand_out, log_to_stderr, run, settings, sign_in_words, stop_signal};
 use cocoonbox_client::cli::{Environment, UpArgs};
 
 /// Serves boxes until it is stopped; each flag can be given as COCOONBOX_… in the environment or a key in api.yaml.
@@ -29,12 +29,15 @@ async fn main() -> ExitCode {
 async fn serve(cli: &Cli) -> anyhow::Result<()> {
     let environment = Environment::new(std::env::vars_os(), "");
     log_to_stderr(environment.variable("COCOONBOX_LOG").and_then(|text| text.to_str()))?;
-    let config = ServerConfig::resolve(&cli.server, &environment)?;
+    let config = ServerConfig::read(&settings(&cli.server, &environment)?, &cli.server)?;
     let stop = stop_signal()?;
     let tell = |data: &cocoonbox_api::DataDir, started: &cocoonbox_api::Started| {
         let mut out = std::io::stdout().lock();
         if let Some(first) = &started.first {
             write!(out, "{}", hand_out(data, started.address, first)?)?;
+        }
+        if let Some(link) = &started.link {
+            write!(out, "{}", sign_in_words(started.address, link))?;
         }
         writeln!(out, "listening on http://{} ({} boxes)", started.address, started.boxes)?;
         Ok(out.flush()?)

@@ -8,7 +8,11 @@ use cocoonbox_sandbox::probe::{ProbeOptions, Status, probe};
 use serde_json::json;
 
 /// Looks, prints, and returns the exit status: 0 when boxes run here.
-pub(crate) async fn run(global: &Global, environment: &Environment, out: &mut dyn Write) -> anyhow::Result<u8> {
+pub(crate) async fn run(
+    global: &Global,
+    environment: &Environment,
+    out: &mut dyn Write,
+) -> anyhow::Result<u8> {
     let data = environment.variable("COCOONBOX_DATA").map_or_else(std::env::temp_dir, PathBuf::from);
     let report = probe(&ProbeOptions::new(data)).await;
     if global.json {
@@ -18,7 +22,7 @@ pub(crate) async fn run(global: &Global, environment: &Environment, out: &mut dy
             let status = match check.status {
                 Status::Yes => "yes",
                 Status::Degraded => "in part",
-                _ => "no",
+                Status::No => "no",
             };
             writeln!(out, "{:<20} {status:<8} {}", check.name, check.detail)?;
             for (label, text) in [("because", &check.reason), ("remedy", &check.remedy)] {
@@ -27,7 +31,11 @@ pub(crate) async fn run(global: &Global, environment: &Environment, out: &mut dy
                 }
             }
         }
-        let verdict = if report.boxes_run() { "boxes run here: start with `cocoonbox up`" } else { "boxes do not run here yet: see the remedies above" };
+        let verdict = if report.boxes_run() {
+            "boxes run here: start with `cocoonbox up`"
+        } else {
+            "boxes do not run here yet: see the remedies above"
+        };
         writeln!(out, "\n{verdict}")?;
     }
     Ok(if report.boxes_run() { exit::DONE } else { exit::FAILED })

@@ -1,6 +1,7 @@
 //! The `cocoonbox` command: hands argv, environment and streams to the library that knows the verbs, and serves
-//! `up` and `doctor` itself.
+//! `up`, `doctor` and `config` itself.
 
+mod config;
 mod doctor;
 mod up;
 
@@ -22,7 +23,11 @@ fn main() -> ExitCode {
         Parsed::Cli(cli) => cli,
         Parsed::Print { text, to_stderr, status } => {
             // a reader that went away wants no more
-            let _ = if to_stderr { io::stderr().write_all(text.as_bytes()) } else { io::stdout().write_all(text.as_bytes()) };
+            let _ = if to_stderr {
+                io::stderr().write_all(text.as_bytes())
+            } else {
+                io::stdout().write_all(text.as_bytes())
+            };
             return ExitCode::from(status);
         }
     };
@@ -66,6 +71,7 @@ fn execute(runtime: &Runtime, cli: Cli, environment: &Environment) -> anyhow::Re
         match run(cli, environment, &mut io).await {
             Outcome::Exit(status) => Ok(status),
             Outcome::Up(args, global) => up::run(&args, &global, environment).await.map(|()| exit::DONE),
+            Outcome::Config(args, global) => config::run(&args, &global, environment, &mut stdout),
             Outcome::Doctor(global) => doctor::run(&global, environment, &mut stdout).await,
         }
     })

@@ -4,7 +4,9 @@ use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Context as _;
-use cocoonbox_api::{DataDir, ServerConfig, Started, hand_out, log_to_stderr, stop_signal};
+use cocoonbox_api::{
+    DataDir, LinkToken, ServerConfig, Started, hand_out, log_to_stderr, settings, sign_in_words, stop_signal,
+};
 use cocoonbox_client::cli::{Environment, Global, UpArgs};
 use cocoonbox_client::{AccessToken, Endpoint, Remembered, TokenSource};
 use serde_json::json;
@@ -14,10 +16,11 @@ use crate::text;
 /// Serves until Ctrl-C or SIGTERM; boxes go on and the next `up` finds them.
 pub(crate) async fn run(args: &UpArgs, global: &Global, environment: &Environment) -> anyhow::Result<()> {
     log_to_stderr(text(environment, "COCOONBOX_LOG").as_deref())?;
-    let config = ServerConfig::resolve(args, environment)?;
+    let config = ServerConfig::read(&settings(args, environment)?, args)?;
     let stop = stop_signal()?;
     let tell = |data: &DataDir, started: &Started| {
-        let mut told = String::new();
+        let mut told =
+            started.link.as_ref().map(|link| sign_in_words(started.address, link)).unwrap_or_default();
         if let Some(first) = &started.first {
             told = hand_out(data, started.address, first)?;
             remember(started.address, first.token.reveal(), global, environment)?;
@@ -28,13 +31,18 @@ pub(crate) async fn run(args: &UpArgs, global: &Global, environment: &Environmen
                 "address": started.address.to_string(),
                 "boxes": started.boxes,
                 "first_start": started.first.is_some(),
-                "link": started.first.as_ref().map(|first| first.link.reveal()),
+                "link": started.first.as_ref().map(|first| &first.link).or(started.link.as_ref()).map(LinkToken::reveal),
             });
             writeln!(out, "{line}")?;
         } else {
             write!(out, "{told}")?;
-            let boxes = if started.boxes == 1 { "1 box".to_owned() } else { format!("{} boxes", started.boxes) };
-            writeln!(out, "cocoonbox listens on http://{} ({boxes}); Ctrl-C stops it, boxes stay", started.address)?;
+            let boxes =
+                if started.boxes == 1 { "1 box".to_owned() } else { format!("{} boxes", started.boxes) };
+            writeln!(
+                out,
+                "cocoonbox listens on http://{} ({boxes}); Ctrl-C stops it, boxes stay",
+                started.address
+            )?;
             if started.first.is_some() {
                 writeln!(out, "next, in another terminal: cocoonbox box ensure && cocoonbox rsh")?;
             }
@@ -45,7 +53,12 @@ pub(crate) async fn run(args: &UpArgs, global: &Global, environment: &Environmen
 }
 
 /// Gives the command line of this user the token of the user that was made.
-fn remember(address: SocketAddr, token: &str, global: &Global, environment: &Environment) -> anyhow::Result<()> {
+fn remember(
+    address: SocketAddr,
+    token: &str,
+    global: &Global,
+    environment: &Environment,
+) -> anyhow::Result<()> {
     let reached = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::from(Ipv6Addr::LOCALHOST),

@@ -97,11 +97,17 @@ Example:
     #[command(after_long_help = "\
 The first start makes user admin, prints a one-use sign-in link (10 minutes) and
 signs this command line in. Stopping keeps all boxes; starting again finds them.
+Each setting can also stand in the environment, as COCOONBOX_MAX_BOXES, or in
+api.yaml in the data folder, as max_boxes; `cocoonbox config show` shows all.
 
 Examples:
   cocoonbox up                                  on 127.0.0.1:7420
-  cocoonbox up --data /srv/cocoonbox --listen 127.0.0.1:8000")]
+  cocoonbox up --data /srv/cocoonbox --listen 127.0.0.1:8000
+  cocoonbox up --new-link                       when the first link ran out")]
     Up(UpArgs),
+    /// Show the settings that `up` would serve with
+    #[command(subcommand)]
+    Config(ConfigVerb),
     /// Print a completion script for a shell
     #[command(after_long_help = "\
 Examples:
@@ -113,6 +119,23 @@ Examples:
     },
     /// Print the version
     Version,
+}
+
+/// Verbs on settings.
+#[derive(Debug, Subcommand)]
+#[non_exhaustive]
+pub enum ConfigVerb {
+    /// Show each setting of a server and where it comes from
+    #[command(after_long_help = "\
+A flag comes before the environment, the environment before api.yaml in the data
+folder, that before the default. It takes the flags of `cocoonbox up`. A setting
+that cannot be read is an error after the table. No setting is a secret: what is
+secret stays in the files that settings name.
+
+Examples:
+  cocoonbox config show
+  cocoonbox config show --data /srv/cocoonbox --json")]
+    Show(UpArgs),
 }
 
 /// How to sign in.
@@ -305,6 +328,9 @@ pub struct UpArgs {
     /// The program that runs in each box [default: cocoonbox-agent beside this one]
     #[arg(long, value_name = "FILE")]
     pub agent: Option<PathBuf>,
+    /// Print a new one-use sign-in link for user admin (10 minutes)
+    #[arg(long)]
+    pub new_link: bool,
 }
 
 /// The words of `rsh` as clap sees them, for help and completions; [`RshArgs`] is what they mean.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  argv ─► parse ─► Cli ─► run(cli, environment, io) ─► Outcome::Exit(status)
-//!                                                    └─► Outcome::Up, Outcome::Doctor: the binary's own to do
+//!                                                    └─► Outcome::Up, Doctor, Config: the binary's own to do
 //! ```
 
 mod args;
@@ -12,18 +12,20 @@ mod parse;
 mod progress;
 mod render;
 mod rsh_args;
+mod setting;
 mod terminal;
 mod terminfo;
 mod verb;
 
 pub use args::{
-    BoxVerb, Cli, CpArgs, CreateArgs, Global, HibernateArgs, LoginArgs, NamedArgs, RenameArgs, RmArgs,
-    ScheduleArgs, UpArgs, Verb,
+    BoxVerb, Cli, ConfigVerb, CpArgs, CreateArgs, Global, HibernateArgs, LoginArgs, NamedArgs, RenameArgs,
+    RmArgs, ScheduleArgs, UpArgs, Verb,
 };
 pub use environment::{Environment, Io};
 pub use error::{CliError, exit};
 pub use parse::{Parsed, parse};
 pub use render::{plain, report};
 pub use rsh_args::{RshArgs, RshCommand, RshError, TtyWish};
+pub use setting::{FileError, Layer, ServerConfig, Setting, SettingError, Settings};
 pub use terminal::{RawMode, Tty};
 pub use verb::{Outcome, run};

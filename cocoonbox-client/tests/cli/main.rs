@@ -3,6 +3,7 @@
 mod server;
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -124,7 +125,7 @@ impl Desk {
                 };
                 match cli::run(cli, &environment, &mut io).await {
                     Outcome::Exit(status) => status,
-                    Outcome::Up(..) | Outcome::Doctor(_) => 99,
+                    Outcome::Up(..) | Outcome::Doctor(_) | Outcome::Config(..) => 99,
                 }
             }
         };
@@ -138,7 +139,7 @@ impl Desk {
         let mut story = String::new();
         for (line, input) in lines {
             let did = self.type_in(line, input).await;
-            story += &format!("$ cocoonbox {line}\n[{}]\n{}", did.status, did.stdout);
+            let _ = write!(story, "$ cocoonbox {line}\n[{}]\n{}", did.status, did.stdout);
             story.extend(did.stderr.lines().map(|line| format!("! {line}\n")));
         }
         story
@@ -162,12 +163,14 @@ async fn help_teaches() {
         "rsh --help",
         "cp --help",
         "up --help",
+        "config --help",
+        "config show --help",
         "doctor --help",
         "completion --help",
     ] {
         let did = desk.run(page).await;
         assert_eq!((did.status, did.stderr.as_str()), (0, ""), "{page}");
-        pages += &format!("$ cocoonbox {page}\n{}\n", did.stdout);
+        let _ = write!(pages, "$ cocoonbox {page}\n{}\n", did.stdout);
     }
     insta::assert_snapshot!("help", pages);
 }

@@ -34,7 +34,7 @@ pub(super) async fn login(
         let signed_in = client.redeem_link(&link, environment.device_name()).await.map_err(|error| match error {
             ClientError::NotSignedIn { .. } => CliError::Refused {
                 message: "the sign-in link is unknown, used, or older than 10 minutes".to_owned(),
-                hint: Some("`cocoonbox up` prints a new link; `cocoonbox login --token` takes the token of admin-token.txt"),
+                hint: Some("`cocoonbox up --new-link` prints a new one; `cocoonbox login --token` takes the token of admin-token.txt"),
             },
             error => error.into(),
         })?;

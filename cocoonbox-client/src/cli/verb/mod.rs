@@ -10,7 +10,7 @@ use clap::CommandFactory as _;
 use cocoonbox_core::{SystemEntropy, random_secret};
 use serde_json::{Value, json};
 
-use super::args::{Cli, Global, UpArgs, Verb};
+use super::args::{Cli, ConfigVerb, Global, UpArgs, Verb};
 use super::environment::{Environment, Io};
 use super::error::{CliError, exit};
 use super::progress::Progress;
@@ -21,11 +21,7 @@ use crate::control::OperationReply;
 
 /// What is left for the binary to do.
 #[derive(Debug)]
-#[expect(
-    clippy::exhaustive_enums,
-    clippy::large_enum_variant,
-    reason = "a binary deals with all of them, once"
-)]
+#[expect(clippy::exhaustive_enums, reason = "a binary deals with all of them, once")]
 pub enum Outcome {
     /// End with this status.
     Exit(u8),
@@ -33,6 +29,8 @@ pub enum Outcome {
     Up(UpArgs, Global),
     /// Check what this machine can do.
     Doctor(Global),
+    /// Show a server's settings.
+    Config(UpArgs, Global),
 }
 
 /// Does what the command line says; errors are written to `io.stderr` and become the status.
@@ -41,6 +39,7 @@ pub async fn run(cli: Cli, environment: &Environment, io: &mut Io<'_>) -> Outcom
     let done = match verb {
         Verb::Up(args) => return Outcome::Up(args, global),
         Verb::Doctor => return Outcome::Doctor(global),
+        Verb::Config(ConfigVerb::Show(args)) => return Outcome::Config(args, global),
         Verb::Rsh(words) => {
             let args = words.parsed.map_or_else(|| RshArgs::parse(&words.words), Ok);
             return Outcome::Exit(rsh::run(args, &global, environment, io).await);

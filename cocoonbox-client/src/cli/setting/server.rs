@@ -1,0 +1,79 @@
+//! What the words of the settings mean.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cocoonbox_core::ImageName;
+
+use super::{SettingError, Settings};
+use crate::cli::UpArgs;
+
+/// What a server is told, after all layers are read.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerConfig {
+    /// Where everything is kept.
+    pub data: PathBuf,
+    /// The address of the one port.
+    pub listen: SocketAddr,
+    /// The image of new boxes.
+    pub default_image: ImageName,
+    /// How long a user's box runs unused; zero is for ever.
+    pub user_idle_hibernate: Duration,
+    /// How long a sleeping box keeps its memory; zero is for ever.
+    pub freeze_to_disk_after: Duration,
+    /// Boxes that a user may have.
+    pub max_boxes: u32,
+    /// Boxes of a user that may run at once.
+    pub max_running: u32,
+    /// A file with a PostgreSQL URL; absent: SQLite in the data directory.
+    pub database_url_file: Option<PathBuf>,
+    /// The agent's binary.
+    pub agent: PathBuf,
+    /// Whether to make a new sign-in link for the administrator.
+    pub new_link: bool,
+}
+
+impl ServerConfig {
+    /// Reads the settings, and of the flags what is no setting.
+    ///
+    /// # Errors
+    /// A setting cannot be read, or has no value and no default.
+    pub fn read(settings: &Settings, flags: &UpArgs) -> Result<Self, SettingError> {
+        let must = |key, wanted| SettingError::Missing { key, wanted };
+        let path = |key| settings.get(key).value.as_ref().map(PathBuf::from);
+        let span = |key| {
+            let wanted = "a span of time such as 30m or 2h";
+            let read = |text: &str| humantime::parse_duration(text).ok();
+            settings.get(key).read(wanted, read)?.ok_or_else(|| must(key, wanted))
+        };
+        let count = |key| {
+            let wanted = "a number from 0 to 4294967295";
+            settings.get(key).parse(wanted)?.ok_or_else(|| must(key, wanted))
+        };
+        let backend = |text: &str| matches!(text, "auto" | "bwrap").then_some(());
+        settings.get("backend").read("auto or bwrap: this version has no other", backend)?;
+        let (address, image) = ("an address such as 127.0.0.1:7420", "an image's name, such as host");
+        Ok(Self {
+            data: path("data").ok_or_else(|| must("data", "--data DIR"))?,
+            listen: settings.get("listen").parse(address)?.ok_or_else(|| must("listen", address))?,
+            default_image: settings
+                .get("default_image")
+                .parse(image)?
+                .ok_or_else(|| must("default_image", image))?,
+            user_idle_hibernate: span("user_idle_hibernate")?,
+            freeze_to_disk_after: span("freeze_to_disk_after")?,
+            max_boxes: count("max_boxes")?,
+            max_running: count("max_running")?,
+            database_url_file: path("database_url_file"),
+            agent: path("agent").ok_or_else(|| {
+                must(
+                    "agent",
+                    "--agent FILE, or put cocoonbox-agent beside this program (`make agent` builds it)",
+                )
+            })?,
+            new_link: flags.new_link,
+        })
+    }
+}
