@@ -191,13 +191,17 @@ async fn a_box_is_found_by_id_and_name_and_by_nobody_else() {
     for hint in [record.id.as_str(), "main"] {
         assert_eq!(world.engine.get(&ana, hint).await.unwrap().unwrap().id, record.id);
         not_found(world.engine.get(&bob, hint).await);
-        not_found(world.engine.ensure(&bob, FREE, hint, None).await);
         not_found(world.engine.hibernate(&bob, hint, HibernateTo::Memory, None).await);
         not_found(world.engine.rename(&bob, hint, "mine".parse().unwrap()).await);
         not_found(world.engine.delete(&bob, hint, Confirm::Yes, None).await);
         not_found(world.engine.set_schedule(&bob, hint, "", "", Duration::ZERO).await);
     }
+    not_found(world.engine.ensure(&bob, FREE, record.id.as_str(), None).await);
     assert!(world.engine.list(&bob, None, 10).await.unwrap().boxes.is_empty());
+    // a name that is somebody else's is free for one's own first box, and no other is made by asking
+    let own = world.engine.ensure(&bob, FREE, "main", None).await.unwrap();
+    assert_ne!(own.box_id, record.id);
+    not_found(world.engine.ensure(&bob, FREE, "other", None).await);
     assert!(
         world
             .engine
@@ -276,6 +280,26 @@ async fn a_watcher_sees_every_event_once_from_any_cursor() {
     }
     let none = format!("op_{}", "a".repeat(26)).parse().unwrap();
     assert!(world.engine.watch(&ana, &none, 0).await.is_err());
+}
+
+#[tokio::test]
+async fn a_watcher_whose_cursor_is_past_the_end_ends_with_the_operation() {
+    let (world, ana) = (World::new().await, user());
+    let started = world.engine.ensure(&ana, FREE, "", None).await.unwrap();
+    let operation = started.operation.unwrap();
+    let mut watchers = Vec::new();
+    for after in [2, 3, u64::MAX] {
+        let mut events = world.engine.watch(&ana, &operation, after).await.unwrap();
+        // it goes on, so these wait
+        let polled = futures::poll!(events.next());
+        assert!(polled.is_pending(), "{after}");
+        watchers.push(events);
+    }
+    world.engine.drained().await;
+    for mut events in watchers {
+        let next = tokio::time::timeout(std::time::Duration::from_secs(10), events.next()).await.unwrap();
+        assert!(next.is_none(), "{next:?}");
+    }
 }
 
 #[tokio::test]
