@@ -7,7 +7,7 @@ use cocoonbox_core::backend::HibernateTo;
 use cocoonbox_core::machine::{
     BoxRecord, BoxState, Command, Decision, Fresh, Limits, NewBox, Refusal, Tally, Write, decide,
 };
-use cocoonbox_core::{BoxId, BoxName, ImageName, OperationId, Timestamp, UserId};
+use cocoonbox_core::{BoxId, BoxName, ImageName, NameError, OperationId, Timestamp, UserId};
 
 use super::{Engine, IdempotencyKey, Inner, pick, schedule, serve};
 use crate::EngineError;
@@ -93,8 +93,8 @@ impl Engine {
         self.begin(owner, key, request, Box::new(plan)).await
     }
 
-    /// Brings a box to running: wakes it, starts it, or makes the user's first. `hint` is an id, a name, or empty for
-    /// the first box.
+    /// Brings a box to running: wakes it, starts it, or makes the user's first, under the name that is asked for.
+    /// `hint` is an id, a name, or empty for the first box, which is made as `main`.
     ///
     /// # Errors
     /// [`EngineError::NotFound`], [`EngineError::TooManyBoxes`], [`EngineError::TooManyRunning`],
@@ -109,9 +109,15 @@ impl Engine {
         let (hint, owned_by) = (hint.to_owned(), owner.clone());
         let request = format!("ensure {hint}");
         let plan = move |inner: &Inner, owned: &Owned, fresh: Fresh| {
-            if owned.boxes.is_empty() && hint.is_empty() {
+            if owned.boxes.is_empty() && hint.parse::<BoxId>().is_err() {
+                // one that is asked for by name is made under that name
+                let name = if hint.is_empty() { Ok(BoxName::first()) } else { hint.parse() };
+                let name = name.map_err(|error: NameError| EngineError::Invalid {
+                    field: "box",
+                    reason: error.rule.to_owned(),
+                })?;
                 let image = inner.config.default_image.clone();
-                return inner.plan_create(&owned_by, limits, BoxName::first(), image, owned, fresh);
+                return inner.plan_create(&owned_by, limits, name, image, owned, fresh);
             }
             let stored = pick(owned, &hint)?.clone();
             let tally = tally_without(owned, &stored.record.id);

@@ -5,6 +5,7 @@ use cocoonbox_core::machine::FailureKind;
 use tonic::{Code, Status};
 
 use crate::EngineError;
+use crate::store::StoreError;
 
 impl From<EngineError> for Status {
     fn from(error: EngineError) -> Self {
@@ -38,6 +39,9 @@ impl From<EngineError> for Status {
             }
             EngineError::Backend(BackendError::Conflict { .. } | BackendError::NotFound { .. }) => {
                 "the box has fallen asleep or is gone: try again".to_owned()
+            }
+            EngineError::Store(StoreError::Full { .. }) => {
+                "the server's disk is full and nothing was changed: free space there and try again".to_owned()
             }
             EngineError::Backend(_) => "the box cannot be reached: try again later".to_owned(),
             other => other.to_string(),

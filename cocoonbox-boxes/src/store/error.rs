@@ -28,6 +28,13 @@ pub enum StoreError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
+    /// The store's disk is used up; nothing happened.
+    #[error("the store of boxes has no room left")]
+    Full {
+        /// The cause.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// The store broke off; it may have happened.
     #[error("the store of boxes broke off")]
     Unknown {
@@ -52,7 +59,7 @@ impl StoreError {
         match self {
             Self::Conflict { .. } | Self::KeyTaken => Retry::Reread,
             Self::NameTaken { .. } | Self::Corrupt { .. } => Retry::Never,
-            Self::Unavailable { .. } => Retry::Later,
+            Self::Unavailable { .. } | Self::Full { .. } => Retry::Later,
             Self::Unknown { .. } => Retry::LookFirst,
         }
     }

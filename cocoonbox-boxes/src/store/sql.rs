@@ -99,6 +99,7 @@ impl From<DbError> for StoreError {
             DbError::Corrupt { .. } | DbError::Migration(_) => {
                 Self::Corrupt { what: "database", source: Some(Box::new(error)) }
             }
+            DbError::Full { .. } => Self::Full { source: Box::new(error) },
             DbError::Interrupted { .. } => Self::Unknown { source: Box::new(error) },
             other => Self::Unavailable { source: Box::new(other) },
         }
