@@ -40,6 +40,9 @@ pub(super) struct Session {
     input_base: u64,
     input_end: u64,
     input_sent: u64,
+    /// Up to here the agent has passed input on. Its window counts from here: what it only has, as an attach tells,
+    /// still takes room there.
+    input_acknowledged: u64,
     eof: bool,
     eof_sent: bool,
     signals: VecDeque<ExecSignal>,
@@ -63,6 +66,7 @@ impl Session {
             input_base: 0,
             input_end: 0,
             input_sent: 0,
+            input_acknowledged: 0,
             eof: false,
             eof_sent: false,
             signals: VecDeque::new(),
@@ -110,7 +114,7 @@ impl Session {
         if self.eof || (self.start.tty.is_some() && self.id.is_none()) {
             return 0;
         }
-        let waiting = usize::try_from(self.input_end - self.input_base).unwrap_or(usize::MAX);
+        let waiting = usize::try_from(self.input_end - self.input_acknowledged).unwrap_or(usize::MAX);
         MAX_UNACKNOWLEDGED.saturating_sub(waiting).min(CHUNK)
     }
 
@@ -163,6 +167,7 @@ impl Session {
         if ack.offset > self.input_sent {
             return Err(ExecError::PeerMisbehaved { what: "it acknowledged input that was not sent" });
         }
+        self.input_acknowledged = self.input_acknowledged.max(ack.offset);
         self.forget_input(ack.offset);
         self.forget_signals(ack.signal_sequence)
     }
@@ -256,6 +261,35 @@ impl Session {
         while self.signals.front().is_some_and(|signal| signal.sequence <= upto) {
             self.signals.pop_front();
         }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn input_that_an_attach_finds_there_still_fills_the_agents_window() -> Result<(), ExecError> {
+        let mut session = Session::new(ExecStart::default());
+        session.first_message();
+        session.on_started("s".to_owned())?;
+        while session.room() > 0 {
+            session.push_input(vec![0; session.room()].into());
+        }
+        while session.next_message().is_some() {}
+        session.first_message();
+        // all of it was received, none of it was taken by the program
+        let all = MAX_UNACKNOWLEDGED as u64;
+        session.on_attached(ExecAttached { input_offset: all, signal_sequence: 0 })?;
+        assert_eq!(session.room(), 0);
+        session.on_input_ack(ExecInputAck { offset: 10, signal_sequence: 0 })?;
+        assert_eq!(session.room(), 10);
+        session.push_input(vec![1; 10].into());
+        let Some(Message::Stdin(input)) = session.next_message().and_then(|ask| ask.message) else {
+            panic!("input is owed");
+        };
+        assert_eq!((input.offset, input.data.len()), (all, 10));
         Ok(())
     }
 }
