@@ -297,7 +297,7 @@ async fn a_watcher_whose_cursor_is_past_the_end_ends_with_the_operation() {
     }
     world.engine.drained().await;
     for mut events in watchers {
-        let next = tokio::time::timeout(std::time::Duration::from_secs(10), events.next()).await.unwrap();
+        let next = tokio::time::timeout(Duration::from_secs(10), events.next()).await.unwrap();
         assert!(next.is_none(), "{next:?}");
     }
 }
