@@ -11,6 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const LEAST: u64 = 8 * 1024;
 
 pub(crate) struct Proxy {
+    /// What the cuts follow from; given back as COCOONBOX_SEED they are the same again.
+    pub(crate) seed: u64,
     port: u16,
     shared: Arc<Shared>,
 }
@@ -30,7 +32,6 @@ impl Proxy {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
             u64::from(now.subsec_nanos()) << 20 | u64::from(std::process::id())
         });
-        eprintln!("the way is cut by COCOONBOX_SEED={seed}");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let own = listener.local_addr().expect("it is bound").port();
         let shared = Arc::new(Shared {
@@ -46,7 +47,7 @@ impl Proxy {
                 carry(&accepted, &client, &server);
             }
         });
-        Self { port: own, shared }
+        Self { seed, port: own, shared }
     }
 
     pub(crate) fn endpoint(&self) -> String {

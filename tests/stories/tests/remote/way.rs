@@ -34,6 +34,7 @@ fn sha256(path: &Path) -> String {
 fn thirty_megabytes_both_ways_arrive_byte_for_byte_however_often_the_way_is_cut() {
     let server = started();
     let proxy = Proxy::to(server.port(), 4 * 1024 * 1024);
+    println!("the way is cut by COCOONBOX_SEED={}", proxy.seed);
     let (sent, got) = (server.scratch().join("sent"), server.scratch().join("got"));
     fs::write(&sent, noise(30_000_000)).expect("own folder");
     let script = "tee /workspace/inside; exit 9";
@@ -89,6 +90,7 @@ fn rsync_of_a_tree_over_a_way_that_is_cut_ends_well() {
     require("rsync");
     let server = started();
     let proxy = Proxy::to(server.port(), 1024 * 1024);
+    println!("the way is cut by COCOONBOX_SEED={}", proxy.seed);
     let (there, back): (PathBuf, PathBuf) = (server.scratch().join("there"), server.scratch().join("back"));
     tree(&there);
     let rsync = |from: &str, to: &str| {
