@@ -312,6 +312,7 @@ impl<'a> Reader<'a> {
                 let at = bytes
                     .iter()
                     .position(|byte| *byte == b'=')
+                    .filter(|at| *at > 0)
                     .ok_or_else(|| usage("SetEnv: use NAME=VALUE"))?;
                 let name =
                     std::str::from_utf8(&bytes[..at]).map_err(|_| usage("SetEnv: a name is not text"))?;

@@ -175,6 +175,7 @@ fn wrong_words_are_named() {
         (&["user@192.168.0.1:x", "ls"], "names no box"),
         (&["--json=1"], "takes no value"),
         (&["-oSetEnv=x", "work"], "use NAME=VALUE"),
+        (&["-oSetEnv==x", "work"], "use NAME=VALUE"),
     ] {
         match RshArgs::parse(&words(text)) {
             Err(RshError::Usage(message)) => assert!(message.contains(part), "{text:?}: {message}"),
