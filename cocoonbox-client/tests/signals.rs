@@ -1,5 +1,7 @@
 //! What `rsh` does with signals and its terminal. Signals reach a whole process, so these stories share one test.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+
 #[path = "cli/server.rs"]
 mod server;
 

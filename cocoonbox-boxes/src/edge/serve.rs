@@ -21,7 +21,7 @@ use super::first::Prompt;
 use super::relay::{CONNECTION_WINDOW, Coupled, STREAM_WINDOW};
 
 /// The window of each call to an agent, which is near; what its caller does not read waits in the agent.
-const AGENT_STREAM_WINDOW: u32 = 256 * 1024;
+const AGENT_STREAM_WINDOW: u32 = 1024 * 1024;
 /// All calls of a box share a connection: one window for each of the agent's 256 sessions, so that callers who do not
 /// read hold up nobody else.
 const AGENT_CONNECTION_WINDOW: u32 = 257 * AGENT_STREAM_WINDOW;

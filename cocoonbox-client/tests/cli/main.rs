@@ -1,5 +1,7 @@
 //! Stories of the command line, told in process against a small server.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+
 mod server;
 
 use std::ffi::OsString;

@@ -86,7 +86,7 @@ impl Server {
     /// Puts a box there that a hostile server would show.
     #[allow(dead_code, reason = "not every test asks")]
     pub(crate) fn rename_first(&self, name: &str) {
-        self.lock().boxes[0].name = name.to_owned();
+        name.clone_into(&mut self.lock().boxes[0].name);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -369,7 +369,7 @@ async fn converse(
                 }
                 Some(Ask::Eof(_)) => drop(stdin.take()),
                 Some(Ask::Resize(size)) => {
-                    server.lock().heard.push(format!("resize {}x{}", size.columns, size.rows))
+                    server.lock().heard.push(format!("resize {}x{}", size.columns, size.rows));
                 }
                 Some(Ask::Signal(signal)) => {
                     server.lock().heard.push(format!("signal {}", signal.signal));

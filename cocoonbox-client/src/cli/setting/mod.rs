@@ -321,8 +321,7 @@ mod tests {
 
     /// Returns all that is said when `file` is read.
     fn said(file: &str) -> String {
-        let mut flags = UpArgs::default();
-        flags.agent = Some("/agent".into());
+        let mut flags = UpArgs { agent: Some("/agent".into()), ..UpArgs::default() };
         let read =
             gather(&mut flags, &[], file).and_then(|settings| Ok(ServerConfig::read(&settings, &flags)?));
         match read {
@@ -335,8 +334,7 @@ mod tests {
 
     #[test]
     fn flags_come_before_variables_and_variables_before_the_file() -> Result<(), Box<dyn std::error::Error>> {
-        let mut flags = UpArgs::default();
-        flags.max_boxes = Some(9);
+        let mut flags = UpArgs { max_boxes: Some(9), ..UpArgs::default() };
         let variables =
             [("COCOONBOX_MAX_BOXES", "8"), ("COCOONBOX_MAX_RUNNING", "6"), ("COCOONBOX_DATA", "/d")];
         let file = "max_boxes: 7\nmax_running: 5\nuser_idle_hibernate: 2h\nlisten:\n";
