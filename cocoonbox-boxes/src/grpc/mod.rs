@@ -1,4 +1,4 @@
-//! The `Boxes` service over the [`Engine`](crate::Engine).
+//! The `Boxes` service over the [`Engine`].
 
 mod message;
 mod service;
