@@ -211,7 +211,7 @@ impl Session {
             } else if let (false, Some(size)) = (self.size_sent, self.size) {
                 self.size_sent = true;
                 Message::Resize(size)
-            } else if self.written - self.acknowledged >= ACKNOWLEDGE_AFTER {
+            } else if self.written.saturating_sub(self.acknowledged) >= ACKNOWLEDGE_AFTER {
                 self.acknowledged = self.written;
                 Message::Ack(ExecAck { output_offset: self.written, exit: false })
             } else if let Some(data) = self.unsent_input() {

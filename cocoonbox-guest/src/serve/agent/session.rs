@@ -297,11 +297,17 @@ impl Sessions {
     pub(super) fn attach(&self, id: &str, output_offset: u64) -> Result<(Arc<Session>, u64), Status> {
         let known = id.parse::<SessionId>().ok().and_then(|id| self.live().get(&id).cloned());
         let session = known.ok_or_else(|| Status::not_found("no such session, or not any more"))?;
-        session
-            .state()
-            .output
-            .check(output_offset)
-            .map_err(|error| Status::out_of_range(error.to_string()))?;
+        {
+            let mut state = session.state();
+            state.output.check(output_offset).map_err(|error| Status::out_of_range(error.to_string()))?;
+            // what the client has is acknowledged: its own word may have been lost with the connection before, and
+            // a program that waits for room would wait for ever
+            state
+                .output
+                .acknowledge(output_offset)
+                .map_err(|error| Status::out_of_range(error.to_string()))?;
+        }
+        session.room.notify_one();
         let mut stream = 0;
         session.streams.send_modify(|count| {
             *count += 1;

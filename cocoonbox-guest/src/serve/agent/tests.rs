@@ -313,6 +313,35 @@ async fn unacknowledged_output_stops_at_the_window_and_goes_on_with_an_acknowled
     Ok(())
 }
 
+#[tokio::test]
+async fn an_attach_acknowledges_what_the_client_has() -> Result {
+    let Some(agent) = Agent::start()? else { return Ok(()) };
+    let (mut line, session_id) = agent.start_shell("head -c 20000000 /dev/zero").await?;
+    let mut received = 0;
+    while received < crate::replay::WINDOW {
+        if let Some(Say::Output(output)) = line.next().await? {
+            received += output.data.len() as u64;
+        }
+    }
+    // the acknowledgement that the client sent is lost with its connection, and the program waits for room
+    drop(line);
+    let mut line = agent.talk(Ask::Attach(ExecAttach { session_id, output_offset: received })).await?;
+    loop {
+        match timeout(Duration::from_secs(10), line.next()).await?? {
+            Some(Say::Output(output)) => {
+                assert_eq!(output.offset, received);
+                received += output.data.len() as u64;
+                line.ask(Ask::Ack(ExecAck { output_offset: received, exit: false })).await;
+            }
+            Some(Say::Exit(exit)) => break assert_eq!(exit.how, Some(How::Code(0))),
+            Some(_) => {}
+            None => return Err("the end without an exit".into()),
+        }
+    }
+    assert_eq!(received, 20_000_000);
+    Ok(())
+}
+
 fn resident() -> Result<u64> {
     let pages = fs::read_to_string("/proc/self/statm")?;
     Ok(pages.split(' ').nth(1).ok_or("no resident size")?.parse::<u64>()? * 4096)
