@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use cocoonbox_stories::{eventually, output, require};
 
@@ -23,6 +24,14 @@ fn noise(count: usize) -> Vec<u8> {
     }
     bytes.truncate(count);
     bytes
+}
+
+/// Ends a client that hangs, so that its story fails and the others go on.
+fn give_up_after(limit: Duration, client: u32) {
+    thread::spawn(move || {
+        thread::sleep(limit);
+        let _ = Command::new("kill").arg("-9").arg(client.to_string()).status();
+    });
 }
 
 fn sha256(path: &Path) -> String {
@@ -45,6 +54,7 @@ fn thirty_megabytes_both_ways_arrive_byte_for_byte_however_often_the_way_is_cut(
         .stdout(Stdio::piped())
         .spawn()
         .expect("it can be started");
+    give_up_after(Duration::from_secs(240), child.id());
     let (mut stdin, mut stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
     let bytes = fs::read(&sent).expect("own file");
     let feeder = thread::spawn(move || {
