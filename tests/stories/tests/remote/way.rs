@@ -54,7 +54,7 @@ fn thirty_megabytes_both_ways_arrive_byte_for_byte_however_often_the_way_is_cut(
         .stdout(Stdio::piped())
         .spawn()
         .expect("it can be started");
-    give_up_after(Duration::from_secs(240), child.id());
+    give_up_after(Duration::from_mins(4), child.id());
     let (mut stdin, mut stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
     let bytes = fs::read(&sent).expect("own file");
     let feeder = thread::spawn(move || {
