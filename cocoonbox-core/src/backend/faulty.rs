@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::{
     BackendError, BoxedDuplex, Capabilities, Claim, ClaimFilter, ClaimRequest, HibernateTo, HostFile, Memory,
-    SandboxBackend, SandboxId, Target, Tenants,
+    Meter, Pools, SandboxBackend, SandboxId, Target, Tenants,
 };
 use crate::TenantName;
 
@@ -169,6 +169,12 @@ impl<B: SandboxBackend> SandboxBackend for FaultyBackend<B> {
     }
     fn tenants(&self) -> Option<&dyn Tenants> {
         self.inner.tenants().map(|_| self as &dyn Tenants)
+    }
+    fn pools(&self) -> Option<&dyn Pools> {
+        self.inner.pools()
+    }
+    fn meter(&self) -> Option<&dyn Meter> {
+        self.inner.meter()
     }
 }
 

@@ -7,6 +7,7 @@ mod error;
 #[cfg(any(test, feature = "testkit"))]
 mod faulty;
 mod memory;
+mod part;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 
@@ -28,8 +29,7 @@ pub use faulty::{Fault, FaultyBackend, Method};
 pub use memory::{
     EchoGuest, MemoryBackend, MemoryGuest, MemoryOptions, MemorySandbox, MemoryStore, guest_fn,
 };
-
-use crate::TenantName;
+pub use part::{Measurement, Meter, PoolKey, PoolStatus, PoolTarget, Pools, Tenants};
 
 /// A byte stream into a guest; each direction ends on its own.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -118,18 +118,16 @@ pub trait SandboxBackend: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the tenants' side, where the backend counts claims by tenant.
     fn tenants(&self) -> Option<&dyn Tenants>;
-}
 
-/// Caps by tenant: an optional part of a backend.
-///
-/// # Behavior
-/// - Until a tenant is put, claims in its name are counted and not capped.
-/// - Lowering a cap ends no claim; it refuses the next one.
-/// - Caps last as claims do.
-#[async_trait]
-pub trait Tenants: fmt::Debug + Send + Sync + 'static {
-    /// Sets how many claims `tenant` may hold at once, hibernated ones included; 0 is no cap.
-    async fn put_tenant(&self, tenant: &TenantName, max_claims: u32) -> Result<(), BackendError>;
+    /// Returns the warm pools, where the backend keeps sandboxes ready.
+    fn pools(&self) -> Option<&dyn Pools> {
+        None
+    }
+
+    /// Returns the meter, where the backend can tell what a sandbox uses.
+    fn meter(&self) -> Option<&dyn Meter> {
+        None
+    }
 }
 
 #[async_trait]
@@ -161,5 +159,11 @@ impl<T: SandboxBackend + ?Sized> SandboxBackend for Arc<T> {
     }
     fn tenants(&self) -> Option<&dyn Tenants> {
         (**self).tenants()
+    }
+    fn pools(&self) -> Option<&dyn Pools> {
+        (**self).pools()
+    }
+    fn meter(&self) -> Option<&dyn Meter> {
+        (**self).meter()
     }
 }
