@@ -8,4 +8,4 @@ pub mod fuzzing;
 pub mod http;
 pub mod probe;
 
-pub use bwrap::{BwrapBackend, BwrapConfig, OpenError};
+pub use bwrap::{BwrapBackend, BwrapConfig, Defence, OpenError};

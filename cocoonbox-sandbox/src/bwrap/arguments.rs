@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use cocoonbox_core::backend::Nesting;
 
+use super::config::BwrapConfig;
+use super::defence::Defence;
 use super::image::Part;
 
 /// The guest's binary as the guest sees it.
@@ -35,6 +37,7 @@ const MASKED_DIRECTORIES: &[&str] = &["acpi", "asound", "bus", "driver", "fs", "
 /// Everything that makes one box differ from another.
 #[derive(Debug)]
 pub(super) struct Box_<'a> {
+    pub(super) config: &'a BwrapConfig,
     pub(super) hostname: &'a str,
     pub(super) nesting: Nesting,
     pub(super) parts: &'a BTreeMap<PathBuf, Part>,
@@ -53,18 +56,26 @@ pub(super) struct Box_<'a> {
 /// Returns the options, without the command.
 pub(super) fn options(of: &Box_<'_>) -> Vec<Vec<u8>> {
     let mut list = List(Vec::new());
+    let holds = |defence| of.config.holds(defence);
     list.words(&[
         "--unshare-user",
         "--uid",
         "1000",
         "--gid",
         "1000",
-        "--unshare-ipc",
-        "--unshare-pid",
         "--unshare-uts",
+        "--unshare-cgroup",
+        "--hostname",
+        of.hostname,
     ]);
-    list.words(&["--unshare-cgroup", "--as-pid-1", "--cap-drop", "ALL", "--hostname", of.hostname]);
-    if of.nesting == Nesting::Denied {
+    if holds(Defence::IpcNamespace) {
+        list.words(&["--unshare-ipc"]);
+    }
+    if holds(Defence::PidNamespace) {
+        list.words(&["--unshare-pid", "--as-pid-1"]);
+    }
+    list.words(&[if holds(Defence::CapabilityDrop) { "--cap-drop" } else { "--cap-add" }, "ALL"]);
+    if of.nesting == Nesting::Denied && holds(Defence::UserNamespaceDenial) {
         list.words(&["--disable-userns"]);
     }
     list.words(&["--info-fd", "0", "--clearenv"]);
@@ -82,8 +93,12 @@ pub(super) fn options(of: &Box_<'_>) -> Vec<Vec<u8>> {
     }
     list.words(&["--symlink", "/run/cocoonbox-identity/machine-id", "/etc/machine-id"]);
     list.words(&["--symlink", "/proc/self/mounts", "/etc/mtab"]);
-    list.words(&["--proc", "/proc"]);
-    if of.nesting == Nesting::Denied {
+    if holds(Defence::PidNamespace) {
+        list.words(&["--proc", "/proc"]);
+    } else {
+        list.words(&["--bind", "/proc", "/proc"]);
+    }
+    if of.nesting == Nesting::Denied && holds(Defence::ProcMasks) {
         // a mask makes the kernel refuse a fresh /proc further in, so that a box that nests has none
         for name in MASKED_FILES.iter().filter(|name| Path::new("/proc").join(name).is_file()) {
             list.words(&["--ro-bind", "/dev/null", &format!("/proc/{name}")]);
@@ -93,18 +108,13 @@ pub(super) fn options(of: &Box_<'_>) -> Vec<Vec<u8>> {
             list.words(&["--perms", "0555", "--size", "4096", "--tmpfs", &path, "--remount-ro", &path]);
         }
     }
-    list.words(&[
-        "--dev",
-        "/dev",
-        "--perms",
-        "1777",
-        "--size",
-        "268435456",
-        "--tmpfs",
-        "/dev/shm",
-        "--remount-ro",
-        "/dev",
-    ]);
+    list.words(&["--dev", "/dev"]);
+    if holds(Defence::PrivateShm) {
+        list.words(&["--perms", "1777", "--size", "268435456", "--tmpfs", "/dev/shm"]);
+    } else {
+        list.words(&["--bind", "/dev/shm", "/dev/shm"]);
+    }
+    list.words(&["--remount-ro", "/dev"]);
     list.words(&["--size", "67108864", "--tmpfs", "/run", "--perms", "1777", "--dir", "/run/lock"]);
     list.words(&["--perms", "0700", "--dir", "/run/user/1000", "--perms", "0700", "--dir", "/root"]);
     list.words(&[
@@ -132,14 +142,18 @@ pub(super) fn options(of: &Box_<'_>) -> Vec<Vec<u8>> {
     ]);
     list.pair("--bind", of.home, Path::new("/home/user"));
     list.pair("--bind", of.workspace, Path::new("/workspace"));
-    list.pair("--bind", of.temporary, Path::new("/tmp"));
+    let temporary = if holds(Defence::PrivateTmp) { of.temporary } else { Path::new("/tmp") };
+    list.pair("--bind", temporary, Path::new("/tmp"));
     list.pair("--ro-bind", of.identity, Path::new("/run/cocoonbox-identity"));
     list.pair("--ro-bind", of.bin, Path::new("/opt/cocoonbox/bin"));
     if let Some(doors) = of.doors {
         list.pair("--ro-bind", doors, Path::new("/run/cocoonbox-doors"));
         list.words(&["--setenv", "COCOONBOX_DOOR_SOCKET", "/run/cocoonbox-doors/door.sock"]);
     }
-    list.words(&["--remount-ro", "/", "--chdir", "/home/user"]);
+    if holds(Defence::ReadOnlyRoot) {
+        list.words(&["--remount-ro", "/"]);
+    }
+    list.words(&["--chdir", "/home/user"]);
     list.0
 }
 

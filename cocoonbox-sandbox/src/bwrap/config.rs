@@ -2,6 +2,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::defence::{Defence, Weakened};
 use crate::doors::{DoorHandler, NoPolicy};
 
 /// How a [`BwrapBackend`](crate::BwrapBackend) is set up.
@@ -21,6 +22,7 @@ pub struct BwrapConfig {
     pub uids: Option<Range<u32>>,
     /// Who answers what a guest sends through its doors.
     pub doors: Arc<dyn DoorHandler>,
+    weakened: Weakened,
 }
 
 impl BwrapConfig {
@@ -33,6 +35,7 @@ impl BwrapConfig {
             max_claims: 1000,
             uids: None,
             doors: Arc::new(NoPolicy),
+            weakened: Weakened::default(),
         }
     }
     /// Sets the program `bwrap`.
@@ -54,5 +57,16 @@ impl BwrapConfig {
     pub fn with_doors(mut self, doors: Arc<dyn DoorHandler>) -> Self {
         self.doors = doors;
         self
+    }
+    /// Leaves one defence out of every box: for tests alone, which show that it is this one that refuses an attack.
+    #[cfg(feature = "testkit")]
+    pub fn with_weakened(mut self, defence: Defence) -> Self {
+        self.weakened = self.weakened.with(defence);
+        self
+    }
+
+    /// Whether boxes have this defence.
+    pub(super) fn holds(&self, defence: Defence) -> bool {
+        self.weakened.holds(defence)
     }
 }

@@ -19,6 +19,8 @@ use std::process::{Command, Stdio};
 
 use nix::libc;
 
+use super::config::BwrapConfig;
+use super::defence::Defence;
 use super::stage::Stage;
 
 /// What a launch needs, made before the fork.
@@ -46,6 +48,26 @@ pub(super) struct Launch {
     pub(super) uid: u32,
     /// The gid.
     pub(super) gid: u32,
+    /// Which of the defences of a launch are left out; none but in tests.
+    pub(super) without: Without,
+}
+
+/// Defences that are steps of the launch and that a test left out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Without {
+    session: bool,
+    keyring: bool,
+    network: bool,
+}
+
+impl Without {
+    pub(super) fn of(config: &BwrapConfig) -> Self {
+        Self {
+            session: !config.holds(Defence::NewSession),
+            keyring: !config.holds(Defence::Keyring),
+            network: !config.holds(Defence::NetworkNamespace),
+        }
+    }
 }
 
 /// The steps of the child, in a form that needs no memory.
@@ -55,6 +77,7 @@ struct Steps {
     drop_to: Option<(u32, Stage)>,
     uid_map: Vec<u8>,
     gid_map: Vec<u8>,
+    without: Without,
 }
 
 impl Launch {
@@ -80,6 +103,7 @@ impl Launch {
             drop_to: self.drop_to,
             uid_map: format!("0 {} 1\n", self.uid).into_bytes(),
             gid_map: format!("0 {} 1\n", self.gid).into_bytes(),
+            without: self.without,
         };
         prepare(&mut command, steps);
         spawn(command)
@@ -116,7 +140,9 @@ fn run(steps: &Steps) -> io::Result<()> {
     // the child has one thread, so that raw set*id calls reach all of it.
     unsafe {
         libc::umask(0o022);
-        step(c"launch: cannot leave the node's session\n", libc::c_long::from(libc::setsid()))?;
+        if !steps.without.session {
+            step(c"launch: cannot leave the node's session\n", libc::c_long::from(libc::setsid()))?;
+        }
         if let Some(cgroup) = steps.cgroup {
             step(
                 c"launch: cannot join the box's cgroup\n",
@@ -159,7 +185,37 @@ fn run(steps: &Steps) -> io::Result<()> {
             step(c"launch: cannot drop the gid\n", libc::syscall(libc::SYS_setresgid, id, id, id))?;
             step(c"launch: cannot drop the uid\n", libc::syscall(libc::SYS_setresuid, id, id, id))?;
         }
-        // the node's session may hold keys, and all boxes would share them
+        if !steps.without.keyring {
+            own_keyring()?;
+        }
+        // who changed its uid is not dumpable, and its /proc/self/uid_map is root's
+        step(c"launch: prctl\n", libc::c_long::from(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0)))?;
+        let network = if steps.without.network { 0 } else { libc::CLONE_NEWNET };
+        let spaces = libc::CLONE_NEWUSER | network;
+        step(c"launch: cannot make a user namespace\n", libc::syscall(libc::SYS_unshare, flags(spaces)))?;
+        write(c"launch: setgroups\n", c"/proc/self/setgroups", b"deny")?;
+        write(c"launch: uid_map\n", c"/proc/self/uid_map", &steps.uid_map)?;
+        write(c"launch: gid_map\n", c"/proc/self/gid_map", &steps.gid_map)?;
+        if !steps.without.network {
+            loopback()?;
+            write(c"launch: ports\n", c"/proc/sys/net/ipv4/ip_unprivileged_port_start", b"0")?;
+        }
+        // the node may itself have inherited descriptors that nobody marked
+        let (from, to) = (libc::c_long::from(3), libc::c_long::from(u32::MAX));
+        let mark = libc::c_long::from(libc::CLOSE_RANGE_CLOEXEC);
+        step(c"launch: close_range\n", libc::syscall(libc::SYS_close_range, from, to, mark))?;
+        for descriptor in &steps.handed {
+            step(c"launch: descriptors\n", libc::c_long::from(libc::fcntl(*descriptor, libc::F_SETFD, 0)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Joins a session keyring of the box's own: the node's session may hold keys, and all boxes would share them.
+#[expect(unsafe_code, reason = "raw system calls between fork and exec")]
+fn own_keyring() -> io::Result<()> {
+    // SAFETY: the call gets integers and no name; the error number is this thread's.
+    unsafe {
         let joined = libc::syscall(
             libc::SYS_keyctl,
             libc::c_long::from(libc::KEYCTL_JOIN_SESSION_KEYRING),
@@ -168,22 +224,6 @@ fn run(steps: &Steps) -> io::Result<()> {
         // a kernel without keys, or a filter that keeps them from the node and so from the box
         if joined < 0 && !matches!(*libc::__errno_location(), libc::ENOSYS | libc::EPERM) {
             step(c"launch: cannot leave the node's session keyring\n", joined)?;
-        }
-        // who changed its uid is not dumpable, and its /proc/self/uid_map is root's
-        step(c"launch: prctl\n", libc::c_long::from(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0)))?;
-        let spaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNET;
-        step(c"launch: cannot make a user namespace\n", libc::syscall(libc::SYS_unshare, flags(spaces)))?;
-        write(c"launch: setgroups\n", c"/proc/self/setgroups", b"deny")?;
-        write(c"launch: uid_map\n", c"/proc/self/uid_map", &steps.uid_map)?;
-        write(c"launch: gid_map\n", c"/proc/self/gid_map", &steps.gid_map)?;
-        loopback()?;
-        write(c"launch: ports\n", c"/proc/sys/net/ipv4/ip_unprivileged_port_start", b"0")?;
-        // the node may itself have inherited descriptors that nobody marked
-        let (from, to) = (libc::c_long::from(3), libc::c_long::from(u32::MAX));
-        let mark = libc::c_long::from(libc::CLOSE_RANGE_CLOEXEC);
-        step(c"launch: close_range\n", libc::syscall(libc::SYS_close_range, from, to, mark))?;
-        for descriptor in &steps.handed {
-            step(c"launch: descriptors\n", libc::c_long::from(libc::fcntl(*descriptor, libc::F_SETFD, 0)))?;
         }
     }
     Ok(())

@@ -4,6 +4,7 @@ mod arguments;
 mod cgroup;
 mod channel;
 mod config;
+mod defence;
 mod disk;
 mod error;
 mod image;
@@ -33,6 +34,7 @@ use cocoonbox_core::{Clock, Entropy, TenantName};
 use sha2::{Digest as _, Sha256};
 
 pub use config::BwrapConfig;
+pub use defence::Defence;
 pub use error::OpenError;
 
 use cgroup::Cgroups;
@@ -94,7 +96,8 @@ impl BwrapBackend {
         let base = 0x7000_0000 + ((u32::from(digest[6]) << 8 | u32::from(digest[7])) & 0x0fff) * 4096;
         let uids = config.uids.clone().unwrap_or(base..base + 4096);
         check_uids(&uids).map_err(OpenError::Settle)?;
-        let uids = if own.0 == 0 { open::may_give(&uids)?.then_some(uids) } else { None };
+        let given = own.0 == 0 && config.holds(Defence::UidMap);
+        let uids = if given { open::may_give(&uids)?.then_some(uids) } else { None };
         let mut registry = Registry::default();
         registry.tenants.extend(open::tenants(&data)?);
         let inner = Arc::new(Inner {

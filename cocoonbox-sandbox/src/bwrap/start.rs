@@ -13,10 +13,11 @@ use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
 
 use super::arguments::{self, AGENT, Box_};
+use super::defence::Defence;
 use super::error::{refused, unavailable};
 use super::image::{self, Source};
 use super::journal::{Process, Record};
-use super::launch::{self, Launch};
+use super::launch::{self, Launch, Without};
 use super::registry::{Entry, hold};
 use super::stage::Stage;
 use super::work::left_behind;
@@ -134,13 +135,14 @@ async fn attempt(
     let stat =
         process::stat(made.pid).ok_or_else(|| failed("the guest's first process ended at once", None))?;
     // it may be over, and its pid another's
-    if process::pid_namespace(made.pid) != Some(made.pid_namespace) {
+    let seen = process::pid_namespace(made.pid);
+    let Some(pid_namespace) = seen.filter(|seen| made.pid_namespace.is_none_or(|made| made == *seen)) else {
         return Err(failed("the guest's first process ended at once", None));
-    }
+    };
     let process = Process {
         pid: made.pid,
         start_time: stat.start_time,
-        pid_namespace: made.pid_namespace,
+        pid_namespace,
         agent: inner.agent.clone(),
         stopped_before: Vec::new(),
     };
@@ -205,8 +207,13 @@ fn prepare(
         let mut stage = record.uid.map(|_| Stage::new(&inner.data)).transpose()?;
         let mut seen =
             |path: &Path| stage.as_mut().map_or_else(|| Ok(path.to_owned()), |stage| stage.bring(path));
+        let source = match source {
+            Source::Host if !inner.config.holds(Defence::HostAllowList) => Source::Rootfs(PathBuf::from("/")),
+            source => source,
+        };
         let rootfs = match &source {
             Source::Host => PathBuf::from("/"),
+            Source::Rootfs(rootfs) if rootfs.parent().is_none() => rootfs.clone(),
             Source::Rootfs(rootfs) => seen(rootfs)?,
         };
         let (etc, home, workspace) = (seen(&places.etc)?, seen(&places.home)?, seen(&places.workspace)?);
@@ -216,6 +223,7 @@ fn prepare(
         let parts = image::parts(&source, &rootfs)?;
         let etc_names: Vec<_> = own_etc.iter().map(|(name, _)| *name).collect();
         let options = arguments::options(&Box_ {
+            config: &inner.config,
             hostname: &record.hostname,
             nesting: record.nesting,
             parts: &parts,
@@ -244,6 +252,7 @@ fn prepare(
             uid: record.uid.unwrap_or(inner.own.0),
             gid: record.uid.unwrap_or(inner.own.1),
             drop_to: record.uid.zip(stage),
+            without: Without::of(&inner.config),
         };
         Ok(Prepared { launch, info, doors })
     };
@@ -263,8 +272,9 @@ pub(super) fn bind_doors(directory: &Path) -> io::Result<std::os::unix::net::Uni
 struct Made {
     #[serde(rename = "child-pid")]
     pid: i32,
+    /// Absent when it made none, which only a test asks for.
     #[serde(rename = "pid-namespace")]
-    pid_namespace: u64,
+    pid_namespace: Option<u64>,
 }
 
 async fn read_info(info: std::os::unix::net::UnixStream) -> io::Result<Made> {
