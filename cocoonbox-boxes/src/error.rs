@@ -57,6 +57,12 @@ pub enum EngineError {
         /// Its state.
         state: BoxState,
     },
+    /// The node that holds the box does not answer.
+    #[error("{reason}: the box is there again once the node answers")]
+    Away {
+        /// Which node, and since when, in words.
+        reason: String,
+    },
     /// A step that cannot be undone was not confirmed.
     #[error("deleting a box ends everything in it: name the box and set confirm")]
     Unconfirmed,
@@ -103,6 +109,7 @@ impl EngineError {
             Self::TooManyBoxes { .. }
             | Self::TooManyRunning { .. }
             | Self::WrongState { .. }
+            | Self::Away { .. }
             | Self::OperationFailed { .. }
             | Self::Entropy(_) => Retry::Later,
             Self::Contended => Retry::Reread,
@@ -128,6 +135,7 @@ impl From<Refusal> for EngineError {
             Refusal::TooManyBoxes { have, max } => Self::TooManyBoxes { have, max },
             Refusal::TooManyRunning { have, max } => Self::TooManyRunning { have, max },
             Refusal::WrongState { state } => Self::WrongState { state },
+            Refusal::Away { reason } => Self::Away { reason },
             Refusal::Absent => Self::NotFound { what: "such box".to_owned() },
             _ => Self::Contended,
         }

@@ -39,8 +39,11 @@ impl OpenCall {
     /// [`EngineError::Backend`]: nobody listens there, or the box has fallen asleep meanwhile.
     pub async fn connect(&self, target: Target) -> Result<BoxedDuplex, EngineError> {
         let connected = self.inner.backend.connect(&self.sandbox, target).await;
-        if let Err(BackendError::Conflict { .. } | BackendError::NotFound { .. }) = connected {
-            // it died unseen: the next call finds it so, and starts it anew
+        if let Err(
+            BackendError::Conflict { .. } | BackendError::NotFound { .. } | BackendError::Unavailable { .. },
+        ) = connected
+        {
+            // it died unseen, or its node is away: the next call finds it so
             if let Err(error) = self.inner.settle(&self.box_id).await {
                 tracing::warn!(box_id = %self.box_id, error = effect::text(&error), "a box that does not run was not settled");
             }

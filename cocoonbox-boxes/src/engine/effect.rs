@@ -4,7 +4,8 @@ use std::error::Error;
 use std::sync::PoisonError;
 
 use cocoonbox_core::backend::{
-    BackendError, ClaimFilter, ClaimRef, ClaimRequest, Doors, HostFile, HostFileName, Memory, SandboxId,
+    BackendError, Claim, ClaimFilter, ClaimRef, ClaimRequest, ClaimState, Doors, HostFile, HostFileName,
+    Memory, SandboxId,
 };
 use cocoonbox_core::machine::{BoxRecord, Command, Effect, FailureKind, Fresh, Look, SeenClaim};
 use cocoonbox_core::{BoxId, OperationId, TenantName, WakeId};
@@ -63,21 +64,41 @@ impl Inner {
             Ok(command) => Some(command),
             Err(error) => {
                 let (kind, reason) = blame(&error);
-                let look = self.look(&record.id).await.map_or(Look::Unknown, Look::Seen);
+                let look = self.look(&record.id, record.sandbox.as_ref()).await;
+                let look = look.map_or(Look::Unknown, Look::Seen);
                 Some(Command::EffectFailed { operation, kind, reason, look, fresh })
             }
         }
     }
 
-    /// Returns the claims that carry the box's reference, oldest first.
-    pub(super) async fn look(&self, id: &BoxId) -> Result<Vec<SeenClaim>, BackendError> {
+    /// Returns the claims that carry the box's reference, oldest first; `known` is the one that the box is said to have.
+    pub(super) async fn look(
+        &self,
+        id: &BoxId,
+        known: Option<&SandboxId>,
+    ) -> Result<Vec<SeenClaim>, BackendError> {
+        let seen = |claim: Claim| SeenClaim { id: claim.id, state: claim.state };
         let found = self.backend.find(&ClaimFilter::by_ref(ClaimRef::from(id))).await?;
-        Ok(found.into_iter().map(|claim| SeenClaim { id: claim.id, state: claim.state }).collect())
+        let mut claims: Vec<SeenClaim> = found.into_iter().map(seen).collect();
+        if let Some(known) = known
+            && claims.iter().all(|claim| claim.id != *known)
+        {
+            // it is gone only if the backend says so of this one: a node that does not answer may still hold it
+            match self.backend.find(&ClaimFilter::by_id(known.clone())).await {
+                Ok(found) => claims.extend(found.into_iter().map(seen)),
+                Err(error) => {
+                    let state = ClaimState::Away { reason: text(&error) };
+                    claims.push(SeenClaim { id: known.clone(), state });
+                }
+            }
+        }
+        Ok(claims)
     }
 
     async fn claim(&self, record: &BoxRecord, wake_id: &WakeId) -> Result<SandboxId, EngineError> {
         // an earlier claim whose answer was lost must not become a second sandbox
-        if let Some(seen) = self.look(&record.id).await.map_err(EngineError::Backend)?.into_iter().next() {
+        let seen = self.look(&record.id, record.sandbox.as_ref()).await.map_err(EngineError::Backend)?;
+        if let Some(seen) = seen.into_iter().next() {
             self.wake(record, &seen.id, wake_id).await?;
             return Ok(seen.id);
         }
@@ -138,7 +159,7 @@ impl Inner {
     }
 
     async fn release_all(&self, id: &BoxId, known: Option<SandboxId>) -> Result<(), EngineError> {
-        let seen = self.look(id).await.map_err(EngineError::Backend)?;
+        let seen = self.look(id, None).await.map_err(EngineError::Backend)?;
         let mut sandboxes: Vec<_> = seen.into_iter().map(|claim| claim.id).collect();
         sandboxes.extend(known.filter(|known| !sandboxes.contains(known)));
         for sandbox in sandboxes {

@@ -33,6 +33,8 @@ impl Engine {
     /// - No box stays between two states: an operation that was under way is completed where its effect turns out
     ///   done, and otherwise ends as failed, "interrupted by a restart".
     /// - A box whose sandbox is gone or died is failed, with the reason, and can be ensured again.
+    /// - A box on a node that does not answer is failed, with the reason, and is neither claimed anew nor forgotten: once
+    ///   the node answers, it is again what it is there.
     /// - A sandbox whose box was deleted is released, if its tenant is a user whose boxes this store knows; a store
     ///   that was lost releases nothing.
     /// - Doing it twice changes nothing the second time.
@@ -82,6 +84,9 @@ impl Inner {
 
     /// Releases a sandbox whose box was deleted; returns whether it did.
     async fn release_orphan(&self, claim: &Claim) -> Result<bool, EngineError> {
+        if matches!(claim.state, ClaimState::Away { .. }) {
+            return Ok(false);
+        }
         let Ok(id) = claim.claim_ref.as_str().parse::<BoxId>() else { return Ok(false) };
         let Some(owner) = claim.tenant.as_ref().and_then(|tenant| tenant.as_str().parse::<UserId>().ok())
         else {
@@ -97,7 +102,8 @@ impl Inner {
 
     /// Returns whether the backend says that nothing of a box runs; a backend that cannot be asked says nothing.
     pub(super) async fn is_down(&self, id: &BoxId) -> bool {
-        self.look(id).await.is_ok_and(|seen| !seen.iter().any(|claim| claim.state == ClaimState::Running))
+        let seen = self.look(id, None).await;
+        seen.is_ok_and(|seen| !seen.iter().any(|claim| claim.state == ClaimState::Running))
     }
 
     /// Compares one box with the backend, writes what follows and sets to work on it.
@@ -120,7 +126,7 @@ impl Inner {
             if stored.record.pending.is_some() && pending == Pending::AtWork {
                 return Ok(None);
             }
-            let seen = self.look(id).await.map_err(EngineError::Backend)?;
+            let seen = self.look(id, stored.record.sandbox.as_ref()).await.map_err(EngineError::Backend)?;
             let now = self.clock.now();
             let command = Command::Reconcile { seen, fresh: self.fresh()? };
             let decision = decide(Some(&stored.record), command, now)?;

@@ -146,7 +146,7 @@ async fn outcome(
 }
 
 async fn panicked(inner: &Inner, id: &BoxId, operation: OperationId, fresh: Fresh) -> Command {
-    let look = inner.look(id).await.map_or(Look::Unknown, Look::Seen);
+    let look = inner.look(id, None).await.map_or(Look::Unknown, Look::Seen);
     let reason = "the backend broke down: see the server's log".to_owned();
     Command::EffectFailed { operation, kind: FailureKind::Broken, reason, look, fresh }
 }

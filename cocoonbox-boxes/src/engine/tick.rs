@@ -1,11 +1,11 @@
 //! What goes by the clock.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cocoonbox_core::backend::{ClaimFilter, ClaimState, SandboxId};
-use cocoonbox_core::machine::{BoxState, Command, Tally, Write, decide};
+use cocoonbox_core::machine::{BoxRecord, BoxState, Command, Tally, Write, decide};
 use cocoonbox_core::{BoxId, Timestamp};
 
 use super::reconcile::{PAGE, Pending};
@@ -28,11 +28,11 @@ impl Engine {
     pub async fn tick(&self) -> Result<(), EngineError> {
         let inner = &self.inner;
         let mut after: Option<BoxId> = None;
-        let up = inner.running_claims().await;
+        let claims = inner.claim_states().await;
         loop {
             let page = inner.store.page(after.as_ref(), PAGE).await?;
             for stored in &page {
-                if let Err(error) = inner.tick_one(stored, up.as_ref()).await {
+                if let Err(error) = inner.tick_one(stored, claims.as_ref()).await {
                     tracing::warn!(box_id = %stored.record.id, error = effect::text(&error), "a box's clock was not kept");
                 }
             }
@@ -48,23 +48,28 @@ impl Engine {
     }
 }
 
+/// Returns whether a box is no longer what it is said to be, as far as that shows from outside.
+fn disagrees(record: &BoxRecord, claims: &HashMap<SandboxId, ClaimState>) -> bool {
+    let claim = record.sandbox.as_ref().and_then(|sandbox| claims.get(sandbox));
+    let away = matches!(claim, Some(ClaimState::Away { .. }));
+    match record.state {
+        BoxState::Running => claim != Some(&ClaimState::Running),
+        BoxState::Hibernated => away,
+        _ => record.away && !away,
+    }
+}
+
 impl Inner {
-    /// Returns the sandboxes that run; none when the backend cannot be asked.
-    async fn running_claims(&self) -> Option<HashSet<SandboxId>> {
+    /// Returns how every sandbox stands; none when the backend cannot be asked.
+    async fn claim_states(&self) -> Option<HashMap<SandboxId, ClaimState>> {
         let claims = self.backend.find(&ClaimFilter::all()).await.ok()?;
-        Some(
-            claims
-                .into_iter()
-                .filter(|claim| claim.state == ClaimState::Running)
-                .map(|claim| claim.id)
-                .collect(),
-        )
+        Some(claims.into_iter().map(|claim| (claim.id, claim.state)).collect())
     }
 
     async fn tick_one(
         self: &Arc<Self>,
         stored: &Stored,
-        up: Option<&HashSet<SandboxId>>,
+        claims: Option<&HashMap<SandboxId, ClaimState>>,
     ) -> Result<(), EngineError> {
         let record = &stored.record;
         let now = self.clock.now();
@@ -77,9 +82,7 @@ impl Inner {
             }
             return Ok(());
         }
-        let down =
-            |up: &HashSet<SandboxId>| record.sandbox.as_ref().is_none_or(|sandbox| !up.contains(sandbox));
-        if record.unsettled || record.state == BoxState::Running && up.is_some_and(down) {
+        if record.unsettled || claims.is_some_and(|claims| disagrees(record, claims)) {
             return self.settle(&record.id).await;
         }
         let (held, used_at) = self.holds.of(&record.id);

@@ -322,6 +322,7 @@ impl Inner {
         plan: Planner,
     ) -> Result<Started, EngineError> {
         let mut turns = 0;
+        let mut looked = false;
         while turns < MAX_TURNS {
             if let Some((key, request)) = &key
                 && let Some(answer) = self.answered(owner, key, request).await?
@@ -336,11 +337,10 @@ impl Inner {
                 continue;
             }
             let Plan { stored, box_id, command } = plan;
-            if stored
-                .as_ref()
-                .is_some_and(|stored| stored.record.unsettled && stored.record.pending.is_none())
-            {
+            let in_doubt = |record: &BoxRecord| (record.unsettled || record.away) && record.pending.is_none();
+            if !looked && stored.as_ref().is_some_and(|stored| in_doubt(&stored.record)) {
                 self.settle(&box_id).await?;
+                looked = true;
                 turns += 1;
                 continue;
             }

@@ -29,7 +29,7 @@ impl From<EngineError> for Status {
                 BackendError::Quota { scope: QuotaScope::Tenant, .. } => Code::ResourceExhausted,
                 _ => Code::Unavailable,
             },
-            EngineError::Store(_) => Code::Unavailable,
+            EngineError::Away { .. } | EngineError::Store(_) => Code::Unavailable,
             EngineError::Entropy(_) => Code::Internal,
         };
         let message = match &error {

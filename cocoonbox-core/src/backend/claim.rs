@@ -434,6 +434,11 @@ pub enum ClaimState {
         /// Why, in words.
         reason: String,
     },
+    /// The node that holds it does not answer: how it stands is not known until it does.
+    Away {
+        /// Which node, and since when, in words.
+        reason: String,
+    },
 }
 
 /// One sandbox, held.

@@ -72,7 +72,9 @@ impl fmt::Display for Target {
 ///   Over a cap it is [`BackendError::Quota`]; caps count hibernated claims. What [`ClaimRequest::check`] refuses is
 ///   refused.
 /// - **`find`** is exact and complete: what a finished `claim` made is there, what a finished `release` ended is
-///   not. Oldest first, in the order of claiming whatever the clock did.
+///   not. Oldest first, in the order of claiming whatever the clock did. A backend over several nodes answers although
+///   one of them does not: claims there that it knows of are [`ClaimState::Away`], and asking by the id of one that it
+///   does not know of is [`BackendError::Unavailable`], never "not there".
 /// - **`release`** ends every process of the sandbox and removes what it kept. Releasing what is not there is
 ///   [`BackendError::NotFound`], which callers count as done, as is every other call on what is not there.
 /// - **`hibernate`** leaves nothing of the sandbox running. With [`HibernateTo::Memory`] a backend that cannot keep

@@ -347,6 +347,12 @@ pub enum Refusal {
         /// Its state.
         state: BoxState,
     },
+    /// The node that holds the box does not answer: wait for it.
+    #[error("{reason}")]
+    Away {
+        /// Which node, and since when, in words.
+        reason: String,
+    },
     /// The outcome of an operation that is no longer under way: compare the box with the backend.
     #[error("operation {operation} is not under way")]
     Stale {
@@ -363,7 +369,8 @@ impl Refusal {
             Self::Busy { .. }
             | Self::TooManyBoxes { .. }
             | Self::TooManyRunning { .. }
-            | Self::WrongState { .. } => Retry::Later,
+            | Self::WrongState { .. }
+            | Self::Away { .. } => Retry::Later,
             Self::Stale { .. } => Retry::LookFirst,
         }
     }

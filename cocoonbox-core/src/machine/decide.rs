@@ -26,6 +26,7 @@ pub fn decide(record: Option<&BoxRecord>, command: Command, now: Timestamp) -> R
             pending: None,
             failure: None,
             unsettled: false,
+            away: false,
             created_at: now,
             last_used_at: None,
             last_saved_at: None,
@@ -113,6 +114,14 @@ fn free(record: &BoxRecord) -> Result<(), Refusal> {
     }
 }
 
+/// Refuses to begin what needs the sandbox while nobody can reach it: trying would forget what it was.
+fn present(record: &BoxRecord) -> Result<(), Refusal> {
+    if record.away {
+        return Err(Refusal::Away { reason: record.failure.clone().unwrap_or_default() });
+    }
+    Ok(())
+}
+
 fn pending<'a>(record: &'a BoxRecord, operation: &OperationId) -> Result<&'a Pending, Refusal> {
     match &record.pending {
         Some(pending) if pending.operation == *operation => Ok(pending),
@@ -153,6 +162,7 @@ fn ensure(
     if record.state == BoxState::Running {
         return Ok(Decision::put(used));
     }
+    present(record)?;
     admit_running(tally, limits)?;
     Ok(Decision { admits: true, ..start(used, Verb::Ensure, Cause::Person, fresh, now) })
 }
@@ -164,6 +174,7 @@ fn start(mut next: BoxRecord, verb: Verb, cause: Cause, fresh: &Fresh, now: Time
     next.wake_id = Some(fresh.wake.clone());
     next.failure = None;
     next.unsettled = false;
+    next.away = false;
     if let Some(sandbox) = next.sandbox.clone() {
         let message = format!("waking {}", next.name);
         decision.events.push(event(&mut next, Phase::Waking, message, now));
@@ -184,6 +195,7 @@ fn hibernate(
     now: Timestamp,
 ) -> Result<Decision, Refusal> {
     free(record)?;
+    present(record)?;
     match (record.state, record.memory, to) {
         (BoxState::Running, _, _) | (BoxState::Hibernated, Some(Memory::Kept), HibernateTo::Disk) => {
             begin_sleep(record, to, operation, Cause::Person, now)
@@ -225,7 +237,7 @@ fn tick(
     fresh: &Fresh,
     now: Timestamp,
 ) -> Decision {
-    if record.pending.is_some() || record.unsettled {
+    if record.pending.is_some() || record.unsettled || record.away {
         return Decision::nothing();
     }
     if let Some(schedule) = &record.schedule
@@ -317,6 +329,7 @@ fn run(mut next: BoxRecord, memory: Option<Memory>, now: Timestamp) -> Decision 
     next.memory = memory;
     next.failure = None;
     next.unsettled = false;
+    next.away = false;
     next.woke_at = Some(now);
     next.hibernated_at = None;
     end(next, |next| {
@@ -354,6 +367,7 @@ pub(super) fn asleep(next: &mut BoxRecord, memory: Memory, now: Timestamp) {
     next.wake_id = None;
     next.failure = None;
     next.unsettled = false;
+    next.away = false;
     next.woke_at = None;
     next.sleep_at = None;
 }

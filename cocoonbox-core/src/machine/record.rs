@@ -141,6 +141,10 @@ pub struct BoxRecord {
     /// Whether the backend could not be asked how the box stands after its last operation failed.
     #[serde(default)]
     pub unsettled: bool,
+    /// Whether the box counts as failed because the node that holds it does not answer; once it does, the box is again
+    /// what it is there.
+    #[serde(default)]
+    pub away: bool,
     /// When it was made.
     pub created_at: Timestamp,
     /// When a client call last used it.

@@ -39,6 +39,7 @@ pub(super) fn settle(
                 next.sandbox = Some(claim.id.clone());
                 broken(next, reason.clone(), blame, now)
             }
+            ClaimState::Away { reason } => away(record, &claim.id, reason, now),
         },
     };
     decision.effects.extend(strays);
@@ -69,6 +70,7 @@ fn broken(mut next: BoxRecord, reason: String, blame: Blame, now: Timestamp) -> 
     next.state = BoxState::Failed;
     next.failure = Some(reason.clone());
     next.unsettled = false;
+    next.away = false;
     next.memory = None;
     next.wake_id = None;
     next.woke_at = None;
@@ -78,9 +80,22 @@ fn broken(mut next: BoxRecord, reason: String, blame: Blame, now: Timestamp) -> 
     fail(next, blame.kind, told, now)
 }
 
+/// Says that nobody knows, and keeps all that the box was.
+fn away(record: &BoxRecord, sandbox: &SandboxId, reason: &str, now: Timestamp) -> Decision {
+    let mut next = record.clone();
+    next.sandbox = Some(sandbox.clone());
+    next.state = BoxState::Failed;
+    next.failure = Some(reason.to_owned());
+    next.away = true;
+    // a start that was cut off may have given the sandbox its new identity or not
+    next.unsettled |= record.pending.as_ref().is_some_and(|pending| pending.verb.starts());
+    fail(next, FailureKind::Unavailable, reason.to_owned(), now)
+}
+
 fn running(record: &BoxRecord, sandbox: &SandboxId, blame: Blame, fresh: &Fresh, now: Timestamp) -> Decision {
     let mut next = record.clone();
     next.sandbox = Some(sandbox.clone());
+    next.away = false;
     let verb = record.pending.as_ref().map(|pending| pending.verb);
     if let (Some(pending), Some(wake_id), Some(Verb::Create | Verb::Ensure)) =
         (&mut next.pending, &record.wake_id, verb)
@@ -103,6 +118,7 @@ fn running(record: &BoxRecord, sandbox: &SandboxId, blame: Blame, fresh: &Fresh,
         && record.state != BoxState::Starting;
     if ours {
         next.state = BoxState::Running;
+        next.failure = None;
         return fail(next, blame.kind, blame.reason, now);
     }
     // nobody may use a sandbox whose identity is not known, and it takes a place: it sleeps until it is wanted

@@ -28,6 +28,10 @@ enum Fate {
     Dark {
         done: bool,
     },
+    /// The node goes away, before or after it happened.
+    Away {
+        done: bool,
+    },
     /// The process dies before the effect.
     CrashBefore,
     /// The process dies after the effect, before its outcome is written.
@@ -36,16 +40,36 @@ enum Fate {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Create { owner: usize },
-    Ensure { pick: usize },
-    Hibernate { pick: usize, disk: bool },
-    Delete { pick: usize },
-    Schedule { pick: usize },
-    Tick { minutes: u64, held: bool },
+    Create {
+        owner: usize,
+    },
+    Ensure {
+        pick: usize,
+    },
+    Hibernate {
+        pick: usize,
+        disk: bool,
+    },
+    Delete {
+        pick: usize,
+    },
+    Schedule {
+        pick: usize,
+    },
+    Tick {
+        minutes: u64,
+        held: bool,
+    },
     Settle,
     Effect(Fate),
-    Dies { pick: usize },
+    Dies {
+        pick: usize,
+    },
     GiveWay,
+    /// The node goes away, or is back.
+    Turns {
+        away: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -54,6 +78,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Fate::Refused),
         1 => Just(Fate::AnswerLost),
         1 => any::<bool>().prop_map(|done| Fate::Dark { done }),
+        1 => any::<bool>().prop_map(|done| Fate::Away { done }),
         1 => Just(Fate::CrashBefore),
         1 => Just(Fate::CrashAfter),
     ];
@@ -68,6 +93,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => fate.prop_map(Step::Effect),
         1 => (0..6_usize).prop_map(|pick| Step::Dies { pick }),
         1 => Just(Step::GiveWay),
+        2 => any::<bool>().prop_map(|away| Step::Turns { away }),
     ]
 }
 
@@ -92,6 +118,13 @@ struct World {
     flight: VecDeque<(BoxId, OperationId, Effect)>,
     log: BTreeMap<OperationId, Vec<OperationEvent>>,
     made: u32,
+    /// Whether the node does not answer.
+    away: bool,
+}
+
+/// Whether the engine looks at the box before it does anything with it.
+fn in_doubt(record: &BoxRecord) -> bool {
+    (record.unsettled || record.away) && record.pending.is_none()
 }
 
 type Check = Result<(), String>;
@@ -111,6 +144,7 @@ impl World {
             flight: VecDeque::new(),
             log: BTreeMap::new(),
             made: 0,
+            away: false,
         }
     }
 
@@ -133,7 +167,10 @@ impl World {
 
     fn seen(&self, id: &BoxId) -> Vec<SeenClaim> {
         let held = self.claims.iter().filter(|(_, held)| held.of == *id);
-        held.map(|(id, held)| SeenClaim { id: id.clone(), state: held.state.clone() }).collect()
+        let state = |held: &Held| {
+            if self.away { ClaimState::Away { reason: "no answer".to_owned() } } else { held.state.clone() }
+        };
+        held.map(|(id, held)| SeenClaim { id: id.clone(), state: state(held) }).collect()
     }
 
     fn command(&mut self, id: &BoxId, command: Command) -> Check {
@@ -184,6 +221,12 @@ impl World {
     /// Does what a backend would, and answers the outcome; none where nothing waits for one.
     fn perform(&mut self, id: &BoxId, operation: &OperationId, effect: &Effect) -> Option<Command> {
         let operation = operation.clone();
+        if self.away {
+            return match effect {
+                Effect::ReleaseStray { .. } => None,
+                _ => Some(self.failed(id, operation, false)),
+            };
+        }
         let known = |world: &Self, sandbox: &SandboxId| world.claims.contains_key(sandbox);
         match effect {
             Effect::Claim { wake_id } => {
@@ -250,6 +293,13 @@ impl World {
                 }
                 Some(self.failed(&id, operation, true))
             }
+            Fate::Away { done } => {
+                if done {
+                    self.perform(&id, &operation, &effect);
+                }
+                self.away = true;
+                Some(self.failed(&id, operation, false))
+            }
             Fate::CrashBefore => return self.restart(),
             Fate::CrashAfter => {
                 self.perform(&id, &operation, &effect);
@@ -264,7 +314,8 @@ impl World {
     fn restart(&mut self) -> Check {
         self.flight.clear();
         let records = &self.records;
-        self.claims.retain(|_, held| records.contains_key(&held.of));
+        let away = self.away;
+        self.claims.retain(|_, held| away || records.contains_key(&held.of));
         for id in self.records.keys().cloned().collect::<Vec<_>>() {
             self.reconcile(&id)?;
         }
@@ -293,7 +344,7 @@ impl World {
             }
             Step::Ensure { pick } => {
                 let Some(id) = self.pick(pick) else { return Ok(()) };
-                if self.records[&id].unsettled && self.records[&id].pending.is_none() {
+                if in_doubt(&self.records[&id]) {
                     self.reconcile(&id)?;
                 }
                 let tally = self.tally(&self.records[&id].owner, Some(&id));
@@ -336,9 +387,8 @@ impl World {
                 Ok(())
             }
             Step::Settle => {
-                let unsettled =
-                    self.records.values().filter(|record| record.unsettled && record.pending.is_none());
-                for id in unsettled.map(|record| record.id.clone()).collect::<Vec<_>>() {
+                let in_doubt = self.records.values().filter(|record| in_doubt(record));
+                for id in in_doubt.map(|record| record.id.clone()).collect::<Vec<_>>() {
                     self.reconcile(&id)?;
                 }
                 Ok(())
@@ -349,6 +399,10 @@ impl World {
                 for held in self.claims.values_mut().filter(|held| held.of == id) {
                     held.state = ClaimState::Failed { reason: "killed".to_owned() };
                 }
+                Ok(())
+            }
+            Step::Turns { away } => {
+                self.away = away;
                 Ok(())
             }
             Step::GiveWay => {
@@ -408,12 +462,13 @@ impl World {
 
     /// What must hold once the server was started again and nothing failed since.
     fn finish(&mut self) -> Check {
+        self.away = false;
         self.restart()?;
         while !self.flight.is_empty() {
             self.effect(Fate::Done)?;
         }
         for record in self.records.values() {
-            if record.pending.is_some() || record.state.is_between() || record.unsettled {
+            if record.pending.is_some() || record.state.is_between() || in_doubt(record) {
                 return Err(format!("{} is stuck: {record:?}", record.id));
             }
             if let Some(files) = self.files.get(&record.id)
@@ -432,6 +487,7 @@ impl World {
                                 state == BoxState::Hibernated && record.memory == Some(*memory)
                             }
                             ClaimState::Failed { .. } => state == BoxState::Failed,
+                            ClaimState::Away { .. } => false,
                         }
                 }
                 _ => false,
@@ -536,11 +592,25 @@ fn the_property_catches_broken_machines() {
         }
         Ok(decision)
     }
+    fn a_sandbox_out_of_reach_is_forgotten(
+        record: Option<&BoxRecord>,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<Decision, Refusal> {
+        let mut decision = decide(record, command, now)?;
+        if let Write::Put(next) = &mut decision.write
+            && next.away
+        {
+            next.sandbox = None;
+        }
+        Ok(decision)
+    }
     for (name, broken) in [
         ("starting is not counted", starting_is_not_counted as Decider),
         ("a restart is ignored", a_restart_is_ignored),
         ("a lost answer is believed", a_lost_answer_is_believed),
         ("a wake keeps the old name", a_wake_keeps_the_old_name),
+        ("the sandbox of a box out of reach is forgotten", a_sandbox_out_of_reach_is_forgotten),
     ] {
         assert!(survives(broken, 3000).is_err(), "{name}: not caught");
     }
@@ -568,6 +638,32 @@ mod stories {
             world.effect(Fate::Done).unwrap();
         }
         world.records.values().next().unwrap().state
+    }
+
+    #[test]
+    fn a_box_whose_node_went_away_is_again_what_it_was() {
+        for state in [BoxState::Running, BoxState::Hibernated] {
+            let (mut world, id) = box_in(state);
+            let before = world.records[&id].clone();
+            for away in [true, true, false, false] {
+                world.take(Step::Turns { away }).unwrap();
+                world.reconcile(&id).unwrap();
+                let record = &world.records[&id];
+                if away {
+                    assert_eq!(
+                        (record.state, record.failure.as_deref()),
+                        (BoxState::Failed, Some("no answer"))
+                    );
+                    let fresh = world.fresh();
+                    let ensure = Command::Ensure { fresh, tally: Tally::default(), limits: LIMITS };
+                    let refused = decide(Some(record), ensure, world.now);
+                    assert_eq!(refused, Err(Refusal::Away { reason: "no answer".to_owned() }));
+                } else {
+                    assert_eq!(record, &before, "{state}");
+                }
+                assert!(world.flight.is_empty(), "nothing is done to it");
+            }
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::task::Poll;
 
 use async_trait::async_trait;
@@ -130,12 +130,21 @@ impl MemoryBackend {
 
     /// Does one step on the data, whole, if this opening still owns it.
     fn step<T>(&self, act: impl FnOnce(&mut State) -> Result<T, BackendError>) -> Result<T, BackendError> {
-        let mut state = self.store.lock();
-        if state.opening != self.opening {
-            let reason = "a later process opened its data".to_owned();
-            return Err(BackendError::Unavailable { backend: BACKEND, reason, source: None });
+        let mut state = self.owned()?;
+        if let Some(reason) = &state.away {
+            return Err(BackendError::Unavailable { backend: BACKEND, reason: reason.clone(), source: None });
         }
         act(&mut state)
+    }
+
+    /// Locks the data if this opening still owns it.
+    fn owned(&self) -> Result<MutexGuard<'_, State>, BackendError> {
+        let state = self.store.lock();
+        if state.opening == self.opening {
+            return Ok(state);
+        }
+        let reason = "a later process opened its data".to_owned();
+        Err(BackendError::Unavailable { backend: BACKEND, reason, source: None })
     }
 
     /// Does one step on one claim when its turn has come.
@@ -229,9 +238,16 @@ impl SandboxBackend for MemoryBackend {
 
     async fn find(&self, filter: &ClaimFilter) -> Result<Vec<Claim>, BackendError> {
         yield_once().await;
-        let found = self.step(|state| {
+        let found = self.owned().map(|state| {
             let claims = state.claims.iter().map(|entry| &entry.claim);
-            Ok(claims.filter(|claim| filter.matches(claim)).cloned().collect())
+            let found = claims.filter(|claim| filter.matches(claim)).cloned();
+            let seen = |mut claim: Claim| {
+                if let Some(reason) = &state.away {
+                    claim.state = ClaimState::Away { reason: reason.clone() };
+                }
+                claim
+            };
+            found.map(seen).collect()
         });
         yield_once().await;
         found
@@ -287,7 +303,9 @@ impl SandboxBackend for MemoryBackend {
                 let reason = match &entry.claim.state {
                     ClaimState::Running => return Ok(Arc::clone(&entry.life)),
                     ClaimState::Hibernated { .. } => "it is hibernated".to_owned(),
-                    ClaimState::Failed { reason } => format!("it failed: {reason}"),
+                    ClaimState::Failed { reason } | ClaimState::Away { reason } => {
+                        format!("it failed: {reason}")
+                    }
                 };
                 Err(BackendError::Conflict { id: id.clone(), reason })
             })

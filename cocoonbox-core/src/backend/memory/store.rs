@@ -25,6 +25,8 @@ pub(super) struct State {
     pub(super) claims: Vec<Entry>,
     pub(super) tenants: BTreeMap<TenantName, u32>,
     pub(super) draining: bool,
+    /// Why nothing in it can be reached, while that is so.
+    pub(super) away: Option<String>,
     /// Which opening may use the data; an older one is a process that died.
     pub(super) opening: u64,
 }
@@ -75,6 +77,11 @@ impl MemoryStore {
     /// Sets whether the node refuses new claims.
     pub fn set_draining(&self, draining: bool) {
         self.lock().draining = draining;
+    }
+
+    /// Lets the node stop answering, or answer again: its sandboxes go on meanwhile.
+    pub fn set_away(&self, reason: Option<&str>) {
+        self.lock().away = reason.map(str::to_owned);
     }
 
     /// Returns a sandbox as its guest sees it; `None` when there is no such claim.
