@@ -592,25 +592,28 @@ fn the_property_catches_broken_machines() {
         }
         Ok(decision)
     }
-    fn a_sandbox_out_of_reach_is_forgotten(
+    fn an_absence_is_taken_for_a_death(
         record: Option<&BoxRecord>,
-        command: Command,
+        mut command: Command,
         now: Timestamp,
     ) -> Result<Decision, Refusal> {
-        let mut decision = decide(record, command, now)?;
-        if let Write::Put(next) = &mut decision.write
-            && next.away
+        if let Command::Reconcile { seen, .. } | Command::EffectFailed { look: Look::Seen(seen), .. } =
+            &mut command
         {
-            next.sandbox = None;
+            for claim in seen {
+                if let ClaimState::Away { reason } = &claim.state {
+                    claim.state = ClaimState::Failed { reason: reason.clone() };
+                }
+            }
         }
-        Ok(decision)
+        decide(record, command, now)
     }
     for (name, broken) in [
         ("starting is not counted", starting_is_not_counted as Decider),
         ("a restart is ignored", a_restart_is_ignored),
         ("a lost answer is believed", a_lost_answer_is_believed),
         ("a wake keeps the old name", a_wake_keeps_the_old_name),
-        ("the sandbox of a box out of reach is forgotten", a_sandbox_out_of_reach_is_forgotten),
+        ("an absence is taken for a death", an_absence_is_taken_for_a_death),
     ] {
         assert!(survives(broken, 3000).is_err(), "{name}: not caught");
     }
