@@ -10,7 +10,7 @@ cd "$root"
 # stories dial real ports and open many files
 ulimit -n "$(ulimit -Hn)" 2>/dev/null || true
 
-"$scripts_dir/agent.sh"
+"$scripts_dir/agent.sh" --with-attacker
 cargo build --workspace --bins
 export COCOONBOX_AGENT=$root/target/agent/cocoonbox-agent
 export COCOONBOX_BINARIES=${CARGO_TARGET_DIR:-$root/target}/debug
