@@ -8,4 +8,6 @@ pub mod fuzzing;
 pub mod http;
 pub mod probe;
 
-pub use bwrap::{BwrapBackend, BwrapConfig, Defence, OpenError};
+pub use bwrap::{
+    BwrapBackend, BwrapConfig, Defence, DiskLimit, Limits, OpenError, ProcessLimit, Reserve, Tier,
+};

@@ -133,16 +133,16 @@ pub enum Nesting {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Size {
-    /// 1 processor, 512 MiB.
+    /// 1 processor, 512 MiB, 512 processes and threads, 10 GiB of disk.
     #[default]
     Small,
-    /// 2 processors, 1 GiB.
+    /// 2 processors, 1 GiB, 1,024 processes and threads, 20 GiB of disk.
     Medium,
-    /// 4 processors, 4 GiB.
+    /// 4 processors, 4 GiB, 2,048 processes and threads, 40 GiB of disk.
     Large,
-    /// 4 processors, 8 GiB.
+    /// 4 processors, 8 GiB, 2,048 processes and threads, 80 GiB of disk.
     Xlarge,
-    /// 8 processors, 16 GiB.
+    /// 8 processors, 16 GiB, 4,096 processes and threads, 160 GiB of disk.
     #[serde(rename = "2xlarge")]
     Xxlarge,
 }
@@ -168,6 +168,23 @@ impl Size {
             Self::Xxlarge => 16384,
         };
         mib * 1024 * 1024
+    }
+
+    /// Returns how many processes and threads the tier may have at once.
+    pub const fn pids(self) -> u32 {
+        self.cpus() * 512
+    }
+
+    /// Returns the tier's disk in bytes.
+    pub const fn disk_bytes(self) -> u64 {
+        let gib: u64 = match self {
+            Self::Small => 10,
+            Self::Medium => 20,
+            Self::Large => 40,
+            Self::Xlarge => 80,
+            Self::Xxlarge => 160,
+        };
+        gib * 1024 * 1024 * 1024
     }
 }
 

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::defence::{Defence, Weakened};
+use super::limit::Limits;
 use crate::doors::{DoorHandler, NoPolicy};
 
 /// How a [`BwrapBackend`](crate::BwrapBackend) is set up.
@@ -23,10 +24,13 @@ pub struct BwrapConfig {
     /// Who answers what a guest sends through its doors.
     pub doors: Arc<dyn DoorHandler>,
     weakened: Weakened,
+    /// How boxes are limited.
+    pub limits: Limits,
 }
 
 impl BwrapConfig {
-    /// Makes a configuration with `bwrap` from the system, 1,000 claims at most, and doors that lead nowhere.
+    /// Makes a configuration with `bwrap` from the system, 1,000 claims at most, doors that lead nowhere, and limits by the best
+    /// that the machine has.
     pub fn new(data: impl Into<PathBuf>, agent: impl Into<PathBuf>) -> Self {
         Self {
             data: data.into(),
@@ -36,6 +40,7 @@ impl BwrapConfig {
             uids: None,
             doors: Arc::new(NoPolicy),
             weakened: Weakened::default(),
+            limits: Limits::default(),
         }
     }
     /// Sets the program `bwrap`.
@@ -68,5 +73,10 @@ impl BwrapConfig {
     /// Whether boxes have this defence.
     pub(super) fn holds(&self, defence: Defence) -> bool {
         self.weakened.holds(defence)
+    }
+    /// Sets how boxes are limited.
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
     }
 }

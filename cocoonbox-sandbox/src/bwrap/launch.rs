@@ -19,6 +19,7 @@ use std::process::{Command, Stdio};
 
 use nix::libc;
 
+use super::advice::Advice;
 use super::config::BwrapConfig;
 use super::defence::Defence;
 use super::stage::Stage;
@@ -40,8 +41,10 @@ pub(super) struct Launch {
     pub(super) handed: Vec<OwnedFd>,
     /// Where bwrap's complaints go.
     pub(super) log: std::fs::File,
-    /// The box's cgroup, to join.
-    pub(super) cgroup: Option<OwnedFd>,
+    /// The box's cgroups, to join.
+    pub(super) cgroups: Vec<OwnedFd>,
+    /// What it starts with instead of what the node has.
+    pub(super) advice: Advice,
     /// As root: the uid to drop to, and the sources to bring along.
     pub(super) drop_to: Option<(u32, Stage)>,
     /// The uid that the box's outer user namespace maps.
@@ -73,7 +76,8 @@ impl Without {
 /// The steps of the child, in a form that needs no memory.
 struct Steps {
     handed: Vec<RawFd>,
-    cgroup: Option<RawFd>,
+    cgroups: Vec<RawFd>,
+    advice: Advice,
     drop_to: Option<(u32, Stage)>,
     uid_map: Vec<u8>,
     gid_map: Vec<u8>,
@@ -99,7 +103,8 @@ impl Launch {
         handed.push(self.options.as_raw_fd());
         let steps = Steps {
             handed,
-            cgroup: self.cgroup.as_ref().map(OwnedFd::as_raw_fd),
+            cgroups: self.cgroups.iter().map(OwnedFd::as_raw_fd).collect(),
+            advice: self.advice,
             drop_to: self.drop_to,
             uid_map: format!("0 {} 1\n", self.uid).into_bytes(),
             gid_map: format!("0 {} 1\n", self.gid).into_bytes(),
@@ -143,12 +148,13 @@ fn run(steps: &Steps) -> io::Result<()> {
         if !steps.without.session {
             step(c"launch: cannot leave the node's session\n", libc::c_long::from(libc::setsid()))?;
         }
-        if let Some(cgroup) = steps.cgroup {
+        for cgroup in &steps.cgroups {
             step(
-                c"launch: cannot join the box's cgroup\n",
-                libc::write(cgroup, c"0".as_ptr().cast(), 1) as libc::c_long,
+                c"launch: cannot join the box's cgroups\n",
+                libc::write(*cgroup, c"0".as_ptr().cast(), 1) as libc::c_long,
             )?;
         }
+        steps.advice.take();
         if let Some((uid, stage)) = &steps.drop_to {
             step(
                 c"launch: cannot make a mount namespace\n",
@@ -193,6 +199,7 @@ fn run(steps: &Steps) -> io::Result<()> {
         let network = if steps.without.network { 0 } else { libc::CLONE_NEWNET };
         let spaces = libc::CLONE_NEWUSER | network;
         step(c"launch: cannot make a user namespace\n", libc::syscall(libc::SYS_unshare, flags(spaces)))?;
+        steps.advice.take_processes();
         write(c"launch: setgroups\n", c"/proc/self/setgroups", b"deny")?;
         write(c"launch: uid_map\n", c"/proc/self/uid_map", &steps.uid_map)?;
         write(c"launch: gid_map\n", c"/proc/self/gid_map", &steps.gid_map)?;

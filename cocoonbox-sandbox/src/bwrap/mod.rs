@@ -1,15 +1,20 @@
 //! Boxes by bubblewrap.
 
+mod advice;
 mod arguments;
 mod cgroup;
 mod channel;
 mod config;
+mod control;
 mod defence;
 mod disk;
 mod error;
+mod hierarchy;
 mod image;
 mod journal;
 mod launch;
+mod limit;
+mod meter;
 mod open;
 mod process;
 mod registry;
@@ -28,7 +33,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use cocoonbox_core::backend::{
     BackendError, BoxedDuplex, Capabilities, Claim, ClaimFilter, ClaimRequest, Freeze, HibernateTo, HostFile,
-    Memory, NetworkMode, SandboxBackend, SandboxId, Target, Tenants,
+    Memory, Meter, NetworkMode, SandboxBackend, SandboxId, Target, Tenants,
 };
 use cocoonbox_core::{Clock, Entropy, TenantName};
 use sha2::{Digest as _, Sha256};
@@ -36,8 +41,10 @@ use sha2::{Digest as _, Sha256};
 pub use config::BwrapConfig;
 pub use defence::Defence;
 pub use error::OpenError;
+pub use limit::{DiskLimit, Limits, ProcessLimit, Reserve, Tier};
 
 use cgroup::Cgroups;
+use control::Controller;
 use error::{BACKEND, refused};
 use journal::{Phase, Record};
 use registry::{Entry, Registry, check_uids, hold};
@@ -67,7 +74,7 @@ struct Inner {
     uids: Option<Range<u32>>,
     /// The name of the present copy of the guest's binary.
     agent: String,
-    cgroups: Option<Cgroups>,
+    cgroups: Cgroups,
     registry: Mutex<Registry>,
     /// Held by who writes the tenants' caps.
     tenants_turn: tokio::sync::Mutex<()>,
@@ -100,6 +107,7 @@ impl BwrapBackend {
         let uids = if given { open::may_give(&uids)?.then_some(uids) } else { None };
         let mut registry = Registry::default();
         registry.tenants.extend(open::tenants(&data)?);
+        let cgroups = Cgroups::find(&node, &config.limits);
         let inner = Arc::new(Inner {
             config,
             clock,
@@ -108,7 +116,7 @@ impl BwrapBackend {
             own,
             uids,
             agent,
-            cgroups: Cgroups::find(&node),
+            cgroups,
             node,
             registry: Mutex::new(registry),
             tenants_turn: tokio::sync::Mutex::new(()),
@@ -219,6 +227,10 @@ impl SandboxBackend for BwrapBackend {
     fn tenants(&self) -> Option<&dyn Tenants> {
         Some(self)
     }
+
+    fn meter(&self) -> Option<&dyn Meter> {
+        Some(self)
+    }
 }
 
 #[async_trait]
@@ -243,6 +255,13 @@ impl Tenants for BwrapBackend {
     }
 }
 
+/// Returns each controller that limits boxes and the version of its cgroups, where one could be used under the name
+/// `node`. Nothing is left of it.
+pub(crate) fn controllers(node: &str) -> Vec<(&'static str, Option<&'static str>)> {
+    let found = Cgroups::find(node, &Limits::default());
+    Controller::ALL.iter().map(|controller| (controller.name(), found.version(*controller))).collect()
+}
+
 #[cfg(fuzzing)]
 pub(crate) fn fuzz_record(bytes: &[u8]) {
     if let Ok(record) = Record::parse(bytes) {
@@ -254,13 +273,14 @@ pub(crate) fn fuzz_record(bytes: &[u8]) {
 
 impl Inner {
     fn capabilities(&self) -> Capabilities {
-        let freeze = if self.cgroups.is_some() { Freeze::Kernel } else { Freeze::Signals };
+        let freeze = if self.cgroups.freezes() { Freeze::Kernel } else { Freeze::Signals };
         Capabilities::new(BACKEND)
             .with_network_modes(vec![NetworkMode::None, NetworkMode::Egress])
             .with_freeze(freeze)
             .with_survives_restart(true)
             .with_nesting(true)
             .with_tenants(true)
+            .with_limits(self.limits())
     }
 
     fn of(self: &Arc<Self>, id: &SandboxId) -> Result<(Arc<Self>, Arc<Entry>), BackendError> {

@@ -192,10 +192,8 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
         }
     }
     remove_old_agents(inner, &used);
-    if let Some(cgroups) = &inner.cgroups {
-        let registry = hold(&inner.registry);
-        cgroups.sweep(|name| name.parse().is_ok_and(|id| registry.entries.contains_key(&id)));
-    }
+    let registry = hold(&inner.registry);
+    inner.cgroups.sweep(|name| name.parse().is_ok_and(|id| registry.entries.contains_key(&id)));
     Ok(())
 }
 

@@ -237,8 +237,7 @@ fn prepare(
             channel: channel.as_raw_fd(),
             lock: lock.as_raw_fd(),
         });
-        let cgroup = inner.cgroups.as_ref().map(|cgroups| cgroups.of(record.id.as_str()));
-        let cgroup = cgroup.map(|cgroup| cgroup.make().and_then(|()| cgroup.door())).transpose()?;
+        let tier = inner.config.limits.tier(record.size);
         let (info, info_end) = launch::info_pair()?;
         let launch = Launch {
             program: program.clone(),
@@ -248,7 +247,8 @@ fn prepare(
             command: [AGENT, "init"],
             handed: vec![channel, lock.into()],
             log,
-            cgroup,
+            cgroups: inner.cgroups.make(record.id.as_str(), &tier)?,
+            advice: inner.advice(&tier),
             uid: record.uid.unwrap_or(inner.own.0),
             gid: record.uid.unwrap_or(inner.own.1),
             drop_to: record.uid.zip(stage),

@@ -27,7 +27,7 @@ impl Inner {
     pub(super) async fn freeze(&self, record: &Record) -> Result<Vec<i32>, BackendError> {
         let Some(process) = &record.process else { return Ok(Vec::new()) };
         let stopped = async {
-            match self.cgroup_of(&record.id, process) {
+            match self.cgroup_of(&record.id, process).filter(Cgroup::freezes) {
                 Some(cgroup) => {
                     cgroup.freeze(true)?;
                     let mut events = cgroup.events()?;
@@ -52,7 +52,7 @@ impl Inner {
     /// Lets every process of a box go on that stood still because of us.
     pub(super) async fn thaw(&self, record: &Record) -> Result<(), BackendError> {
         let Some(process) = record.process.clone() else { return Ok(()) };
-        if let Some(cgroup) = self.cgroup_of(&record.id, &process) {
+        if let Some(cgroup) = self.cgroup_of(&record.id, &process).filter(Cgroup::freezes) {
             return cgroup.freeze(false).map_err(refused("the box could not be thawed"));
         }
         serve::blocking(move || {
@@ -71,7 +71,7 @@ impl Inner {
 
     /// The cgroup that a box is in, by its first process: it may have been launched by a node in another place of the
     /// hierarchy, or by one that could make none.
-    fn cgroup_of(&self, id: &SandboxId, process: &Process) -> Option<Cgroup> {
+    pub(super) fn cgroup_of(&self, id: &SandboxId, process: &Process) -> Option<Cgroup> {
         process::is_alive(process).then(|| cgroup::of_process(&self.node, id.as_str(), process.pid))?
     }
 
@@ -98,10 +98,8 @@ impl Inner {
     async fn end_all(&self, id: &SandboxId, directory: &Path, first: Option<&Process>) -> io::Result<()> {
         let lock = Places::of(directory).lock;
         let cgroup = first.and_then(|process| self.cgroup_of(id, process));
-        let cgroup = cgroup.or_else(|| self.cgroups.as_ref().map(|cgroups| cgroups.of(id.as_str())));
-        if let Some(cgroup) = &cgroup {
-            cgroup.kill();
-        }
+        let cgroup = cgroup.unwrap_or_else(|| self.cgroups.of(id.as_str()));
+        cgroup.kill();
         if let Some(handle) = first.and_then(process::open) {
             // the kernel ends a pid namespace with its first process, and that ends when the last of them did
             process::kill(&handle);
@@ -111,7 +109,7 @@ impl Inner {
         loop {
             // whoever was started for this box holds its lock, known to the record or not
             let free = !lock.exists() || disk::lock(&lock)?.is_some();
-            if free && cgroup.as_ref().is_none_or(Cgroup::remove) {
+            if free && cgroup.remove() {
                 return Ok(());
             }
             turns += 1;
@@ -124,9 +122,7 @@ impl Inner {
                 // reads all of /proc
                 serve::blocking(search).await.map_err(io::Error::other)?;
             }
-            if let Some(cgroup) = &cgroup {
-                cgroup.kill();
-            }
+            cgroup.kill();
             serve::pause(Duration::from_millis(5)).await;
         }
     }
@@ -164,6 +160,9 @@ impl Seen {
         for (pid, stat) in process::tree(root) {
             match stat.state {
                 'Z' | 'X' => {}
+                // it waits in the kernel, and stops before it does anything of its own: one that started a child by
+                // vfork waits for that child, which stands still
+                'D' if self.stopped.contains(&pid) => {}
                 'T' | 't' => {
                     if !self.stopped.contains(&pid) {
                         self.before.insert(pid);

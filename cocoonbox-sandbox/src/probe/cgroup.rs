@@ -1,4 +1,4 @@
-//! Holding processes still, by holding one still.
+//! Holding processes still, by holding one still, and limiting them, by limiting one.
 
 use std::fs;
 use std::io;
@@ -14,6 +14,36 @@ pub(super) const NAME: &str = "freezing";
 const REMEDY: &str = "nothing has to be done: boxes are held still by signals; for the kernel's freezer use cgroup v2 \
                       (boot with systemd.unified_cgroup_hierarchy=1) and, as an ordinary user, a delegated cgroup \
                       (systemd-run --user --scope -p Delegate=yes cocoonbox up)";
+
+pub(super) const LIMITS: &str = "limits";
+
+const LIMITS_REMEDY: &str = "run as root, or with a delegated cgroup (systemd-run --user --scope -p Delegate=yes cocoonbox up); \
+                             where a controller is not listed in /sys/fs/cgroup/cgroup.controllers, boot with it \
+                             (Debian, memory: cgroup_enable=memory)";
+
+/// Limits a child by each controller, just as boxes are.
+pub(super) fn limits() -> Check {
+    let nth = NTH.fetch_add(1, Ordering::Relaxed);
+    let found = crate::bwrap::controllers(&format!("probe-{}-{nth}", std::process::id()));
+    let say = |(name, version): &(&str, Option<&str>)| match version {
+        Some(version) => format!("{name} by cgroup {version}"),
+        None => format!("{name} not enforced"),
+    };
+    let detail = found.iter().map(say).collect::<Vec<_>>().join(", ");
+    let missing: Vec<_> =
+        found.iter().filter(|(_, version)| version.is_none()).map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        return Check::yes(LIMITS, detail);
+    }
+    let reason = format!(
+        "no cgroup with the controller {} can be made here: a box can use up the machine's",
+        missing.join(", ")
+    );
+    Check::no(LIMITS, detail, reason, LIMITS_REMEDY).degraded()
+}
+
+/// Probes side by side must not meet in one cgroup.
+static NTH: AtomicU32 = AtomicU32::new(0);
 
 /// Freezes a child in a fresh cgroup, where one can be made.
 pub(super) fn check() -> Check {
@@ -80,8 +110,6 @@ impl Drop for Trial {
 }
 
 fn freeze_a_child(parent: &Path) -> Result<Duration, Step> {
-    // probes side by side must not meet in one cgroup
-    static NTH: AtomicU32 = AtomicU32::new(0);
     let nth = NTH.fetch_add(1, Ordering::Relaxed);
     let folder = parent.join(format!("cocoonbox-probe-{}-{nth}", std::process::id()));
     fs::create_dir(&folder).map_err(|error| ("no cgroup can be made", error))?;

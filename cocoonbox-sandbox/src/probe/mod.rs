@@ -130,9 +130,10 @@ pub async fn probe(options: &ProbeOptions) -> Report {
         tool::version("git", &["--version"], "git", limit),
     );
     // what forks and waits does so on threads that may wait; they end by themselves in seconds
-    let (namespaces, freezer, kvm) = tokio::join!(
+    let (namespaces, freezer, limits, kvm) = tokio::join!(
         tokio::task::spawn_blocking(namespace::check),
         tokio::task::spawn_blocking(cgroup::check),
+        tokio::task::spawn_blocking(cgroup::limits),
         tokio::task::spawn_blocking(kvm::check),
     );
     let failed =
@@ -141,6 +142,7 @@ pub async fn probe(options: &ProbeOptions) -> Report {
         namespaces.unwrap_or_else(failed(namespace::NAME)),
         bubblewrap,
         freezer.unwrap_or_else(failed(cgroup::NAME)),
+        limits.unwrap_or_else(failed(cgroup::LIMITS)),
         namespace::subordinate_ids(),
         namespace::landlock(),
         kvm.unwrap_or_else(failed(kvm::NAME)),

@@ -11,6 +11,7 @@ async fn every_answer_but_yes_has_a_reason_and_a_remedy() -> Result<(), Box<dyn 
         "user namespaces",
         "bubblewrap",
         "freezing",
+        "limits",
         "subordinate ids",
         "landlock",
         "kvm",

@@ -89,7 +89,7 @@ impl Drop for Data {
         let mut cgroups = std::collections::BTreeSet::new();
         for _ in 0..200 {
             let left = processes_of(&self.path());
-            cgroups.extend(left.iter().filter_map(|pid| cgroup_of(*pid)));
+            cgroups.extend(left.iter().flat_map(|pid| cgroups_of(*pid)));
             if left.is_empty() {
                 break;
             }
@@ -97,21 +97,46 @@ impl Drop for Data {
             std::thread::sleep(Duration::from_millis(10));
         }
         for cgroup in cgroups {
-            let _ = std::fs::remove_dir(&cgroup);
+            // the kernel may see a moment later that nobody is left in it
+            for _ in 0..100 {
+                match std::fs::remove_dir(&cgroup) {
+                    Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    _ => break,
+                }
+            }
             let _ = cgroup.parent().map(std::fs::remove_dir);
         }
         self.directory = None;
     }
 }
 
-/// The directory of a box process's cgroup, where the backend made one.
+/// The directory of a box process's cgroup of version 2, where the backend made one.
 pub fn cgroup_of(pid: i32) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let path =
-        text.lines().find_map(|line| line.strip_prefix("0::/")).filter(|path| path.contains("cocoonbox-"))?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?;
-    Some(Path::new(mount).join(path))
+    cgroups_of(pid).into_iter().find(|path| path.join("cgroup.freeze").exists())
+}
+
+/// The directories of a box process's cgroups, of either version, as far as the backend made them.
+pub fn cgroups_of(pid: i32) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let found = text.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let path = path.strip_prefix('/').filter(|path| path.contains("cocoonbox-"))?;
+        let mount = mounts.lines().find(|line| {
+            let Some((_, system)) = line.split_once(" - ") else { return false };
+            match controllers.split(',').next() {
+                None | Some("") => system.starts_with("cgroup2 "),
+                Some(first) => {
+                    let options = system.split(' ').nth(2).unwrap_or_default();
+                    system.starts_with("cgroup ") && options.split(',').any(|option| option == first)
+                }
+            }
+        })?;
+        Some(Path::new(mount.split(' ').nth(4)?).join(path))
+    });
+    found.collect()
 }
 
 /// The processes of a data directory's boxes: those that see a home of theirs, and those that launched them.
