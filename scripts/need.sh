@@ -12,8 +12,8 @@ case ${1:-} in
         need scp=openssh-client /usr/lib/openssh/sftp-server=openssh-sftp-server \
             '/usr/lib/postgresql/*/bin/initdb=postgresql' setpriv=util-linux python3=python3
         python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
-        # foreign gRPC clients, pinned
-        tools='grpcio==1.85.1 grpcio-reflection==1.85.1 buf-bin==1.75.0'
+        # foreign clients, pinned
+        tools='grpcio==1.85.1 grpcio-reflection==1.85.1 buf-bin==1.75.0 cocoonstack-sandbox==0.1.19'
         if [ "$(cat "$root/target/venv/tools" 2>/dev/null)" != "$tools" ]; then
             say "installing $tools into target/venv"
             mkdir -p "$root/target"

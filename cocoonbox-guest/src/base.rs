@@ -91,6 +91,16 @@ impl Base {
         }
     }
 
+    /// Returns the base variables with the claim's and then `over` on top.
+    pub(crate) fn with_claim<'a>(
+        &'a self,
+        claim: &'a [(OsString, OsString)],
+        over: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>,
+    ) -> Vec<(OsString, OsString)> {
+        let claim = claim.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()));
+        self.variables(claim.chain(over))
+    }
+
     /// Returns the base variables with `over` on top.
     pub fn variables<'a>(
         &'a self,

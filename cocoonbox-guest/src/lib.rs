@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod base;
+mod claim_env;
 mod feed;
 mod file;
 #[cfg(fuzzing)]
@@ -9,6 +10,7 @@ mod identity_file;
 mod limit;
 mod replay;
 mod ring;
+mod search;
 mod serve;
 mod signal;
 mod sys;

@@ -6,6 +6,8 @@ pub mod doors;
 pub mod fuzzing;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(feature = "http")]
+pub mod node;
 pub mod probe;
 
 pub use bwrap::{

@@ -7,7 +7,8 @@ mod common;
 use std::error::Error;
 use std::sync::Arc;
 
-use cocoonbox_sandbox::http::{Node, NodeToken, SandboxKey, serve};
+use cocoonbox_sandbox::http::{router, serve};
+use cocoonbox_sandbox::node::{Node, NodeOptions, NodeToken, SandboxKey};
 use common::{Data, Outcome, processes_of, run};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -22,15 +23,19 @@ struct Api {
     served: tokio::task::JoinHandle<std::io::Result<()>>,
 }
 
+fn options(data: &Data, address: &str) -> NodeOptions {
+    NodeOptions::new(data.path().join("node"), SandboxKey::new("k".repeat(64)), address)
+}
+
 impl Api {
     async fn start(data: &Data) -> Result<Self, Box<dyn Error>> {
         let backend = data.open().await?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let node = Node::open(Arc::new(backend), SandboxKey::new("k".repeat(64)), &address.to_string())
-            .with_token(NodeToken::new(ROOT.to_owned()));
+        let options = options(data, &address.to_string()).with_token(NodeToken::new(ROOT.to_owned()));
+        let node = Node::open(options, Arc::new(backend)).await?;
         let stop = CancellationToken::new();
-        let served = tokio::spawn(serve::run(listener, node.router(), stop.clone()));
+        let served = tokio::spawn(serve::run(listener, router(node), stop.clone()));
         Ok(Self { address, stop, served })
     }
 
@@ -159,6 +164,7 @@ fn strangers_and_bad_bodies_are_refused() -> Outcome {
             ("GET", "/v1/info"),
             ("GET", "/v1/sandboxes/sb_x"),
             ("GET", "/v1/pools"),
+            ("GET", "/v1/x/nothing"),
         ] {
             for token in [None, Some("wrong"), Some("")] {
                 let (status, body) = api.call(method, path, token, "").await?;
@@ -190,14 +196,15 @@ fn strangers_and_bad_bodies_are_refused() -> Outcome {
             ("{\"template\":\"host\",\"x_hostname\":\"Upper\"}", 400),
             ("{\"template\":\"debian:13\"}", 404),
             ("{\"template\":\"host\",\"net\":\"egress\"}", 409),
-            ("{\"template\":\"host\",\"volumes\":[{}]}", 501),
+            ("{\"template\":\"host\",\"volumes\":[{}]}", 400),
             (&large, 400),
         ] {
             let (status, said) = api.call("POST", "/v1/claim", Some(ROOT), body).await?;
             assert_eq!(status, expected, "{body:.60} {said}");
             assert!(said["error"].is_string(), "{said}");
         }
-        assert_eq!(api.call("GET", "/v1/pools", Some(ROOT), "").await?.0, 501);
+        assert_eq!(api.call("GET", "/v1/x/nothing", Some(ROOT), "").await?.0, 501);
+        assert_eq!(api.call("GET", "/v1/pools", Some(ROOT), "").await?.0, 405);
         assert_eq!(api.call("GET", "/nowhere", Some(ROOT), "").await?.0, 404);
         assert_eq!(api.call("POST", &format!("/v1/sandboxes/{id}/release"), Some(ROOT), "").await?.0, 204);
         Ok(())
@@ -211,9 +218,9 @@ fn a_full_node_says_429() -> Outcome {
         let backend = common::open(data.config().with_max_claims(1)).await?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let node = Node::open(Arc::new(backend), SandboxKey::new("k".repeat(64)), "node");
+        let node = Node::open(options(&data, "node"), Arc::new(backend)).await?;
         let stop = CancellationToken::new();
-        let served = tokio::spawn(serve::run(listener, node.router(), stop.clone()));
+        let served = tokio::spawn(serve::run(listener, router(node), stop.clone()));
         let api = Api { address, stop, served };
         let body = json!({ "template": "host" }).to_string();
         assert_eq!(api.call("POST", "/v1/claim", None, &body).await?.0, 200);

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod call_token;
+pub mod env_file;
 pub mod identity;
 pub mod silkd;
 

@@ -13,6 +13,6 @@ pub use codec::{
     DecodeError, FrameError, LineCodec, decode_request, decode_response, line, request_line, response_line,
 };
 pub use message::{
-    Door, DoorHello, ErrorKind, FileEntry, FileInfo, FileKind, ProcessEntry, ProcessState, Request, Response,
-    VERSION,
+    Door, DoorHello, ErrorKind, EventKind, FileEntry, FileInfo, FileKind, GitFile, ProcessEntry,
+    ProcessState, Request, Response, VERSION,
 };

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use clap::Parser;
 use cocoonbox_core::{SystemClock, SystemEntropy};
-use cocoonbox_sandbox::http::{Node, NodeToken, SandboxKey, serve};
+use cocoonbox_sandbox::http::{Rate, preview_router, router_with_rate, serve};
+use cocoonbox_sandbox::node::{Node, NodeOptions, NodeToken, PreviewKey, SandboxKey, serve as node_serve};
 use cocoonbox_sandbox::{BwrapBackend, BwrapConfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -40,6 +42,22 @@ struct Options {
     /// The file with the root token; only its owner may read it.
     #[arg(long)]
     token_file: Option<PathBuf>,
+    /// The address to serve preview URLs on; without it none are minted.
+    #[arg(long, env = "COCOONBOX_NODE_PREVIEW_LISTEN")]
+    preview_listen: Option<SocketAddr>,
+    /// What preview URLs begin with, when clients reach the preview address by another name
+    /// [default: http:// and the address].
+    #[arg(long, env = "COCOONBOX_NODE_PREVIEW_URL")]
+    preview_url: Option<String>,
+    /// What clients are told to reach this node by [default: the address it listens on].
+    #[arg(long, env = "COCOONBOX_NODE_ADVERTISE")]
+    advertise: Option<String>,
+    /// How many requests a second each caller may make.
+    #[arg(long, default_value_t = Rate::default().per_second)]
+    rate: NonZeroU32,
+    /// How many requests each caller may make at once.
+    #[arg(long, default_value_t = Rate::default().burst)]
+    burst: NonZeroU32,
 }
 
 /// The longest token.
@@ -72,21 +90,43 @@ async fn run(options: Options) -> anyhow::Result<()> {
     };
     let config = BwrapConfig::new(&data, agent).with_bwrap(options.bwrap).with_max_claims(options.max_claims);
     let backend = BwrapBackend::open(config, Arc::new(SystemClock), Arc::new(SystemEntropy)).await?;
-    let key = sandbox_key(&data)?;
-    let listener = tokio::net::TcpListener::bind(options.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}; choose another --listen", options.listen))?;
-    let address = listener.local_addr()?;
-    let mut node = Node::open(Arc::new(backend), key, &address.to_string());
+    let key = SandboxKey::new(key_file(&data, "sandbox-key")?);
+    let (listener, address) = listen(options.listen, "--listen").await?;
+    let advertised = options.advertise.unwrap_or_else(|| address.to_string());
+    let mut settings = NodeOptions::new(data.join("node"), key, advertised);
     if let Some(token) = token {
-        node = node.with_token(token);
+        settings = settings.with_token(token);
     }
+    let mut previews = None;
+    if let Some(wanted) = options.preview_listen {
+        let (listener, address) = listen(wanted, "--preview-listen").await?;
+        let base = options.preview_url.unwrap_or_else(|| format!("http://{address}"));
+        settings = settings.with_previews(base, PreviewKey::new(key_file(&data, "preview-key")?));
+        previews = Some(listener);
+    }
+    let node = Node::open(settings, Arc::new(backend)).await?;
     tracing::info!(%address, data = %data.display(), "the node serves");
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone()));
-    serve::run(listener, node.router(), stop).await?;
+    let tended = tokio::spawn(node_serve::tend(node.clone(), stop.clone()));
+    let previewed = previews
+        .map(|listener| tokio::spawn(serve::run(listener, preview_router(node.clone()), stop.clone())));
+    let rate = Rate::new(options.rate, options.burst);
+    serve::run(listener, router_with_rate(node, rate), stop).await?;
+    if let Some(previewed) = previewed {
+        previewed.await??;
+    }
+    tended.await?;
     tracing::info!("the node stopped; its sandboxes go on");
     Ok(())
+}
+
+async fn listen(wanted: SocketAddr, option: &str) -> anyhow::Result<(tokio::net::TcpListener, SocketAddr)> {
+    let listener = tokio::net::TcpListener::bind(wanted)
+        .await
+        .with_context(|| format!("cannot listen on {wanted}; choose another {option}"))?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
 }
 
 async fn stop_on_signal(stop: CancellationToken) {
@@ -135,17 +175,17 @@ fn token(file: Option<&Path>) -> anyhow::Result<Option<NodeToken>> {
     Ok(Some(NodeToken::new(text.to_owned())))
 }
 
-/// Reads the key that sandbox tokens follow from; makes it at the first start.
-fn sandbox_key(data: &Path) -> anyhow::Result<SandboxKey> {
-    let path = data.join("sandbox-key");
+/// Reads one of the node's keys, 64 hex digits; draws it at the first start.
+fn key_file(data: &Path, name: &str) -> anyhow::Result<String> {
+    let path = data.join(name);
     match std::fs::read_to_string(&path) {
-        Ok(text) if text.trim().len() == 64 => return Ok(SandboxKey::new(text.trim().to_owned())),
-        Ok(_) => bail!("{} is damaged: remove it, and every sandbox gets a new token", path.display()),
+        Ok(text) if text.trim().len() == 64 => return Ok(text.trim().to_owned()),
+        Ok(_) => bail!("{} is damaged: remove it, and what follows from it is made anew", path.display()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
     }
     let key = SandboxKey::draw(&SystemEntropy)?;
-    let new = data.join(".sandbox-key.new");
+    let new = data.join(format!(".{name}.new"));
     let write = || -> std::io::Result<()> {
         let mut file =
             std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -155,5 +195,5 @@ fn sandbox_key(data: &Path) -> anyhow::Result<SandboxKey> {
         std::fs::File::open(data)?.sync_all()
     };
     write().with_context(|| format!("writing {}", path.display()))?;
-    Ok(key)
+    Ok(key.reveal().to_owned())
 }

@@ -219,7 +219,20 @@ impl Metadata {
         if bytes > 4096 { invalid("metadata is over 4 KiB") } else { Ok(Self(pairs)) }
     }
 
-    /// Returns the labels.
+    /// The key of a keeper's mark.
+    pub const MARK: &str = "cocoonbox.mark";
+
+    /// Adds the mark by which whoever keeps a record of the claim finds it again, beyond what a caller may label.
+    pub fn marked(mut self, mark: &str) -> Self {
+        self.0.insert(Self::MARK.to_owned(), mark.to_owned());
+        self
+    }
+    /// Returns the mark.
+    pub fn mark(&self) -> Option<&str> {
+        self.0.get(Self::MARK).map(String::as_str)
+    }
+
+    /// Returns the labels, a mark among them.
     pub const fn pairs(&self) -> &BTreeMap<String, String> {
         &self.0
     }

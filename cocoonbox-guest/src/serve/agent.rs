@@ -27,6 +27,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::children::Children;
 use crate::base::Base;
+use crate::claim_env::ClaimEnv;
 use crate::feed::Feed;
 use gate::{Gate, Identities};
 use session::Sessions;
@@ -174,11 +175,12 @@ pub async fn run(options: AgentOptions) -> Result<(), AgentError> {
         feed: Mutex::default(),
         last: watch::Sender::new(0),
     });
+    let claim_env = ClaimEnv::new(&options.identity);
     let identities = Arc::new(Identities::new(options.identity, options.clock, happenings.clone()));
     identities.refresh();
     tokio::spawn(gate::watch(identities.clone()));
     let sessions = Sessions::new(
-        session::Rules { base: options.base, reattach: options.reattach, grace: options.grace },
+        session::Rules { base: options.base, claim_env, reattach: options.reattach, grace: options.grace },
         children,
         options.entropy,
         happenings.clone(),

@@ -5,9 +5,13 @@ mod channel;
 mod door;
 mod exec;
 mod files;
+mod git;
 mod process;
 mod relay;
+mod search;
+mod shell;
 mod upload;
+mod watch;
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cocoonbox_core::Retry;
+use cocoonbox_wire::identity;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -24,7 +29,9 @@ use tokio::time::{sleep, timeout};
 
 use super::children::Children;
 use crate::base::Base;
+use crate::claim_env::ClaimEnv;
 use process::Table;
+use shell::Shells;
 
 /// The most connections of the guest channel at a time; more wait.
 const MAX_CONNECTIONS: usize = 1024;
@@ -40,6 +47,8 @@ pub struct InitOptions {
     pub channel: std::os::unix::net::UnixListener,
     /// What programs start with.
     pub base: Base,
+    /// The directory of the host's files, the claim's variables among them.
+    pub host_files: PathBuf,
     /// The socket behind the doors, when doors are bound.
     pub door_socket: Option<PathBuf>,
     /// Where the agent listens, and how it is started when someone comes.
@@ -51,7 +60,8 @@ pub struct InitOptions {
 impl InitOptions {
     /// Makes options with what every guest has.
     pub fn new(channel: std::os::unix::net::UnixListener, base: Base) -> Self {
-        Self { channel, base, door_socket: None, agent: None, first: false }
+        let host_files = identity::DIRECTORY.into();
+        Self { channel, base, host_files, door_socket: None, agent: None, first: false }
     }
 }
 
@@ -89,8 +99,10 @@ impl InitError {
 #[derive(Debug)]
 struct Guest {
     base: Base,
+    claim_env: ClaimEnv,
     children: Children,
     table: Table,
+    shells: Shells,
     started: Instant,
 }
 
@@ -114,8 +126,10 @@ pub async fn run(options: InitOptions) -> Result<(), InitError> {
     }
     let guest = Arc::new(Guest {
         base: options.base,
+        claim_env: ClaimEnv::new(&options.host_files),
         children: children.clone(),
         table: Table::default(),
+        shells: Shells::default(),
         started: Instant::now(),
     });
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 
 /// Makes a directory with exactly `mode`, whatever the umask; it may exist.
-pub(super) fn directory(path: &Path, mode: u32) -> io::Result<()> {
+pub(crate) fn directory(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -35,7 +35,7 @@ pub(super) fn give(path: &Path, owner: Option<u32>) -> io::Result<()> {
 }
 
 /// Replaces the file `name` in `directory` as one step that survives power loss.
-pub(super) fn replace(directory: &Path, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
+pub(crate) fn replace(directory: &Path, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
     let temporary = directory.join(format!(".{name}.new"));
     let written = (|| {
         let mut file =
@@ -53,12 +53,12 @@ pub(super) fn replace(directory: &Path, name: &str, bytes: &[u8], mode: u32) -> 
 }
 
 /// Writes a directory's entries through to the disk.
-pub(super) fn sync(directory: &Path) -> io::Result<()> {
+pub(crate) fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
 /// Reads a file of at most `most` bytes; a longer one is an error.
-pub(super) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {

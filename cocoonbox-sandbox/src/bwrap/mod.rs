@@ -7,7 +7,7 @@ mod channel;
 mod config;
 mod control;
 mod defence;
-mod disk;
+pub(crate) mod disk;
 mod error;
 mod hierarchy;
 mod image;

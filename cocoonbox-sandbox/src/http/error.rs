@@ -1,55 +1,48 @@
-//! Refusals as the API words them.
+//! Refusals as the API words them: a status, and `{"error": "<text>", "code": "<code>"}`.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use cocoonbox_core::backend::BackendError;
 
-/// A status and a text.
-#[derive(Debug)]
-pub(super) struct Failure {
-    status: StatusCode,
-    text: String,
-}
+use crate::node::{Code, Refusal};
 
-impl Failure {
-    pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Self {
-        Self { status, text: text.into() }
-    }
-    pub(super) fn unauthorized() -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "missing or unknown token")
-    }
-    pub(super) fn not_found() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "sandbox not found")
-    }
-    pub(super) fn bad_request(text: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, text)
-    }
-    pub(super) fn not_done(what: &str) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, format!("this node cannot do that yet: {what}"))
-    }
-}
-
-impl From<BackendError> for Failure {
-    fn from(error: BackendError) -> Self {
-        let status = match &error {
-            BackendError::Invalid { .. } => StatusCode::BAD_REQUEST,
-            BackendError::NotFound { .. } => return Self::not_found(),
-            BackendError::UnknownImage { .. } => StatusCode::NOT_FOUND,
-            BackendError::Conflict { .. } | BackendError::Unsupported { .. } => StatusCode::CONFLICT,
-            BackendError::Quota { .. } => StatusCode::TOO_MANY_REQUESTS,
-            BackendError::Unreachable { .. } | BackendError::PeerMisbehaved { .. } => StatusCode::BAD_GATEWAY,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        if status.is_server_error() {
-            tracing::warn!(error = &error as &dyn std::error::Error, "a call failed");
+/// Returns the status that a code goes with.
+pub(super) const fn status(code: Code) -> StatusCode {
+    match code {
+        Code::Invalid => StatusCode::BAD_REQUEST,
+        Code::Unauthorized => StatusCode::UNAUTHORIZED,
+        Code::Forbidden => StatusCode::FORBIDDEN,
+        Code::NotFound | Code::UnknownTemplate => StatusCode::NOT_FOUND,
+        Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        Code::SlowBody => StatusCode::REQUEST_TIMEOUT,
+        Code::Conflict => StatusCode::CONFLICT,
+        Code::Gone => StatusCode::GONE,
+        Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::UpgradeRequired => StatusCode::UPGRADE_REQUIRED,
+        Code::QuotaNode | Code::QuotaTenant | Code::Draining | Code::RateLimited => {
+            StatusCode::TOO_MANY_REQUESTS
         }
-        Self::new(status, error.to_string())
+        Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        Code::Unreachable => StatusCode::BAD_GATEWAY,
+        Code::Busy => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.status, Json(serde_json::json!({ "error": self.text }))).into_response()
+        let status = status(self.code());
+        if matches!(self.code(), Code::Internal | Code::Unreachable) {
+            tracing::warn!(error = &self as &dyn std::error::Error, "a call failed");
+        }
+        let body = serde_json::json!({ "error": self.text, "code": self.code().as_str() });
+        let mut response = (status, Json(body)).into_response();
+        if matches!(self.code(), Code::Busy | Code::RateLimited) {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
     }
 }

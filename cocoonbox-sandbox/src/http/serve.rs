@@ -1,16 +1,16 @@
 //! Serves the API: the only place of the HTTP side that spawns and waits.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
-use axum::http::StatusCode;
 use cocoonbox_core::backend::BoxedDuplex;
 use hyper::body::Incoming;
-use hyper::upgrade::Upgraded;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::AsyncWriteExt as _;
@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::MAX_BODY;
-use super::error::Failure;
+use crate::node::{Code, Refusal};
 
 /// The most connections at a time, relays included; later ones wait in the listener's queue.
 pub const MAX_CONNECTIONS: usize = 4096;
@@ -47,7 +47,7 @@ pub async fn run(listener: TcpListener, router: Router, stop: CancellationToken)
             let place = Arc::clone(&places).acquire_owned().await;
             (listener.accept().await, place)
         };
-        let (Ok((stream, _)), Ok(place)) = (tokio::select! {
+        let (Ok((stream, peer)), Ok(place)) = (tokio::select! {
             () = stop.cancelled() => break,
             accepted = accepted => accepted,
         }) else {
@@ -56,13 +56,17 @@ pub async fn run(listener: TcpListener, router: Router, stop: CancellationToken)
             continue;
         };
         let held = Held { _place: Arc::new(place), relays: connections.clone(), stop: stop.clone() };
-        connections.spawn(connection(stream, router.clone(), held));
+        connections.spawn(connection(stream, Peer(peer.ip()), router.clone(), held));
     }
     drop(listener);
     connections.close();
     let _ = tokio::time::timeout(STOP_LIMIT, connections.wait()).await;
     Ok(())
 }
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) IpAddr);
 
 /// What a connection holds, and what a relay that goes on after it takes over.
 #[derive(Clone, Debug)]
@@ -72,10 +76,12 @@ struct Held {
     stop: CancellationToken,
 }
 
-async fn connection(stream: TcpStream, router: Router, held: Held) {
+async fn connection(stream: TcpStream, peer: Peer, router: Router, held: Held) {
+    let _ = stream.set_nodelay(true);
     let stop = held.stop.clone();
     let service = router.map_request(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(held.clone());
+        request.extensions_mut().insert(peer);
         request.map(Body::new)
     });
     let connection = hyper::server::conn::http1::Builder::new()
@@ -156,17 +162,42 @@ where
 }
 
 /// Reads a request's body.
-pub(super) async fn body(request: Request) -> Result<Bytes, Failure> {
+pub(super) async fn body(request: Request) -> Result<Bytes, Refusal> {
     let read = axum::body::to_bytes(request.into_body(), MAX_BODY);
     match tokio::time::timeout(BODY_LIMIT, read).await {
         Ok(Ok(body)) => Ok(body),
-        Ok(Err(_)) => Err(Failure::bad_request("invalid request body")),
-        Err(_) => {
-            Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "the request's body did not come within 30 s"))
-        }
+        Ok(Err(_)) => Err(Refusal::invalid("invalid request body")),
+        Err(_) => Err(Refusal::new(Code::SlowBody, "the request's body did not come within 30 s")),
     }
 }
 
 async fn upgraded(request: Request) -> Option<TokioIo<Upgraded>> {
     hyper::upgrade::on(request).await.ok().map(TokioIo::new)
+}
+
+/// Waits for `work`, and not longer than `limit`.
+pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(limit, work).await.ok()
+}
+
+/// Begins to speak HTTP to a guest's port; the connection lives as long as its use.
+pub(super) async fn handshake(
+    stream: TokioIo<BoxedDuplex>,
+) -> hyper::Result<hyper::client::conn::http1::SendRequest<Body>> {
+    let (sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
+    tokio::spawn(async move {
+        // how it ended shows in the answer
+        let _ = connection.with_upgrades().await;
+    });
+    Ok(sender)
+}
+
+/// Joins two upgraded connections until both directions have ended.
+pub(super) fn join(client: OnUpgrade, guest: OnUpgrade) {
+    tokio::spawn(async move {
+        if let (Ok(client), Ok(guest)) = (client.await, guest.await) {
+            let (mut client, mut guest) = (TokioIo::new(client), TokioIo::new(guest));
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut guest).await;
+        }
+    });
 }

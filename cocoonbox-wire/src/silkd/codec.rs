@@ -176,8 +176,26 @@ pub fn decode_request(line: &[u8]) -> Result<Request, DecodeError> {
 /// # Errors
 /// Any of [`DecodeError`].
 pub fn decode_response(line: &[u8]) -> Result<Response, DecodeError> {
-    const TYPES: [&str; 12] = [
-        "info", "ready", "started", "stdout", "stderr", "exit", "data", "done", "procs", "entries", "stat",
+    const TYPES: [&str; 20] = [
+        "info",
+        "ready",
+        "started",
+        "stdout",
+        "stderr",
+        "exit",
+        "data",
+        "done",
+        "procs",
+        "entries",
+        "stat",
+        "session_created",
+        "sessions",
+        "match",
+        "replaced",
+        "event",
+        "git_status_result",
+        "git_commit_result",
+        "git_branches",
         "error",
     ];
     #[derive(Deserialize)]

@@ -148,6 +148,115 @@ pub enum Request {
         /// The port on the guest's loopback.
         port: u16,
     },
+    /// Starts a persistent shell: [`Response::SessionCreated`].
+    SessionCreate {
+        /// What to call it; the guest's choice when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// Where it starts; the user's home when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cwd: Option<String>,
+        /// Variables on top of the guest's base set.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        env: Option<BTreeMap<String, String>>,
+    },
+    /// Lists the persistent shells: [`Response::Sessions`].
+    SessionList {},
+    /// Ends a persistent shell.
+    SessionRm {
+        /// Which one.
+        id: String,
+    },
+    /// Looks for lines in the files of a tree: [`Response::Match`] for each, then [`Response::Done`].
+    FsFind {
+        /// Which file or tree.
+        path: String,
+        /// A regular expression.
+        pattern: String,
+        /// Which file names, with `*` and `?`; all when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        glob: Option<String>,
+    },
+    /// Replaces in files: [`Response::Replaced`] for each, then [`Response::Done`].
+    FsReplace {
+        /// Which files.
+        files: Vec<String>,
+        /// A regular expression.
+        pattern: String,
+        /// What takes the place of a match; `$1` is its first group.
+        replacement: String,
+    },
+    /// Tells what happens below a path: [`Response::Ready`], then [`Response::Event`] until the client leaves.
+    FsWatch {
+        /// Which path.
+        path: String,
+        /// The directories below it, too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        recursive: Option<bool>,
+    },
+    /// Clones a repository.
+    GitClone {
+        /// From where.
+        url: String,
+        /// To where.
+        path: String,
+    },
+    /// Tells how a working tree stands: [`Response::GitStatusResult`].
+    GitStatus {
+        /// Which one.
+        path: String,
+    },
+    /// Stages files.
+    GitAdd {
+        /// The working tree.
+        path: String,
+        /// Which files of it.
+        files: Vec<String>,
+    },
+    /// Commits what is staged: [`Response::GitCommitResult`].
+    GitCommit {
+        /// The working tree.
+        path: String,
+        /// The commit's message.
+        message: String,
+        /// `Name <address>`.
+        author: String,
+    },
+    /// Pushes.
+    GitPush {
+        /// The working tree.
+        path: String,
+    },
+    /// Pulls.
+    GitPull {
+        /// The working tree.
+        path: String,
+    },
+    /// Lists, makes, checks out or deletes a branch.
+    GitBranch {
+        /// The working tree.
+        path: String,
+        /// `list`, `create`, `checkout` or `delete`.
+        action: String,
+        /// Which branch; none for `list`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// Starts a language server.
+    LspStart {
+        /// For which language.
+        language: String,
+    },
+    /// Attaches to a language server.
+    LspRequest {
+        /// Which one.
+        server_id: String,
+    },
+    /// Ends a language server.
+    LspStop {
+        /// Which one.
+        server_id: String,
+    },
     /// Input of the program in flight.
     Stdin {
         /// The bytes.
@@ -168,7 +277,7 @@ pub enum Request {
 
 impl Request {
     /// The name of each operation in this enum.
-    pub const OPERATIONS: [&'static str; 23] = [
+    pub const OPERATIONS: [&'static str; 39] = [
         "info",
         "exec",
         "kill",
@@ -188,6 +297,22 @@ impl Request {
         "pty_resize",
         "port_forward",
         "x_relay",
+        "session_create",
+        "session_list",
+        "session_rm",
+        "fs_find",
+        "fs_replace",
+        "fs_watch",
+        "git_clone",
+        "git_status",
+        "git_add",
+        "git_commit",
+        "git_push",
+        "git_pull",
+        "git_branch",
+        "lsp_start",
+        "lsp_request",
+        "lsp_stop",
         "stdin",
         "stdin_close",
         "data",
@@ -264,6 +389,65 @@ pub enum Response {
     Stat {
         /// What the path is.
         info: FileInfo,
+    },
+    /// The answer to [`Request::SessionCreate`].
+    SessionCreated {
+        /// What the shell is called.
+        id: String,
+    },
+    /// The answer to [`Request::SessionList`].
+    Sessions {
+        /// What each shell is called.
+        sessions: Vec<String>,
+    },
+    /// A line that [`Request::FsFind`] looked for.
+    Match {
+        /// The file.
+        file: String,
+        /// The line's number, from 1.
+        line: u64,
+        /// The line.
+        content: String,
+    },
+    /// What [`Request::FsReplace`] did to a file.
+    Replaced {
+        /// The file.
+        file: String,
+        /// How many matches were replaced.
+        replacements: u64,
+    },
+    /// Something happened below a watched path.
+    Event {
+        /// What.
+        kind: EventKind,
+        /// To which path.
+        path: String,
+    },
+    /// The answer to [`Request::GitStatus`].
+    GitStatusResult {
+        /// The branch; empty when none is checked out.
+        branch: String,
+        /// Commits that the upstream lacks.
+        ahead: u64,
+        /// Commits that only the upstream has.
+        behind: u64,
+        /// What differs.
+        files: Vec<GitFile>,
+        /// Whether there is more than `files` holds.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        truncated: bool,
+    },
+    /// The answer to [`Request::GitCommit`].
+    GitCommitResult {
+        /// The commit's hash.
+        hash: String,
+    },
+    /// The answer to a [`Request::GitBranch`] that lists.
+    GitBranches {
+        /// The branch that is checked out; empty when none is.
+        current: String,
+        /// All branches.
+        branches: Vec<String>,
     },
     /// The request failed; terminal.
     Error {
@@ -342,6 +526,31 @@ pub enum FileKind {
     Symlink,
     /// A device, socket or pipe.
     Other,
+}
+
+/// What happened to a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EventKind {
+    /// It is there now.
+    Create,
+    /// Its content or its rights changed.
+    Modify,
+    /// It is there no more.
+    Remove,
+}
+
+/// A file that differs from what is committed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::exhaustive_structs, reason = "a line of the public protocol")]
+pub struct GitFile {
+    /// Its path in the working tree.
+    pub path: String,
+    /// What is staged, as one letter.
+    pub staged: String,
+    /// What is not, as one letter.
+    pub unstaged: String,
 }
 
 /// The kinds of [`Response::Error`].

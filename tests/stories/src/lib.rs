@@ -2,12 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod node;
 mod processes;
 mod run;
 mod server;
 mod tool;
 
 pub use build::{agent, binaries};
+pub use node::{Node, call};
 pub use processes::{Process, processes, processes_in_network};
 pub use run::{Run, eventually, output};
 pub use server::{Account, Server};

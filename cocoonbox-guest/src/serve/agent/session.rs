@@ -15,6 +15,7 @@ use tonic::Status;
 
 use super::{Happenings, start};
 use crate::base::Base;
+use crate::claim_env::ClaimEnv;
 use crate::replay::{Input, Output};
 use crate::ring::Stream;
 use crate::serve::children::{Children, Ending};
@@ -42,6 +43,7 @@ const KILL: i32 = 9;
 #[derive(Debug)]
 pub(super) struct Rules {
     pub base: Base,
+    pub claim_env: ClaimEnv,
     pub reattach: Duration,
     pub grace: Duration,
 }
@@ -227,7 +229,7 @@ impl Sessions {
         if self.live().len() >= MAX_SESSIONS {
             return Err(Status::resource_exhausted(format!("at most {MAX_SESSIONS} sessions at a time")));
         }
-        let (launch, size) = start::launch(asked, &self.0.rules.base)?;
+        let (launch, size) = start::launch(asked, &self.0.rules.base, &self.0.rules.claim_env.variables())?;
         let program = start::program(&launch);
         let id = SessionId::random(&*self.0.entropy).map_err(|error| Status::internal(error.to_string()))?;
         let (pid, ends, ending) = match self.0.children.start(|| sys::launch(&launch, size)) {

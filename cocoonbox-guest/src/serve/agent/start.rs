@@ -19,7 +19,11 @@ use crate::terminfo;
 const MAX_SHOWN: usize = 256;
 
 /// Returns the program that `start` asks for, and its terminal's size if it wants one.
-pub(super) fn launch(start: ExecStart, base: &Base) -> Result<(Launch, Option<Size>), Status> {
+pub(super) fn launch(
+    start: ExecStart,
+    base: &Base,
+    claim: &[(OsString, OsString)],
+) -> Result<(Launch, Option<Size>), Status> {
     let invalid = |error: &dyn ToString| Status::invalid_argument(error.to_string());
     let text = |bytes: &Bytes| OsString::from_vec(bytes.to_vec());
     if !start.argv.is_empty() && !start.shell_command.is_empty() {
@@ -60,7 +64,7 @@ pub(super) fn launch(start: ExecStart, base: &Base) -> Result<(Launch, Option<Si
     // the terminal's name is the caller's to say, unless a variable says it better
     let term = term.as_deref().map(|term| (OsStr::new("TERM"), term));
     let over = term.into_iter().chain(variables().map(|(name, value)| (OsStr::new(name), value)));
-    let env = base.variables(over);
+    let env = base.with_claim(claim, over);
     Ok((Launch { argv, arg0, directory, env }, size))
 }
 

@@ -15,7 +15,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::sleep;
 use tokio_util::codec::FramedRead;
 
-use super::{Guest, exec, files, relay, upload};
+use super::{Guest, exec, files, git, relay, search, upload, watch};
 
 /// How often a silent stream looks whether its client is still there.
 const HANG_UP_CHECK: Duration = Duration::from_secs(10);
@@ -207,13 +207,14 @@ async fn answer(
                 proto: 2,
                 uptime_secs: guest.started.elapsed().as_secs(),
                 procs: running,
-                sessions: 0,
+                sessions: guest.shells.names().len() as u64,
             };
             output.send(&info).await
         }
-        Request::Exec { session: Some(_), .. } => {
-            Err(Refusal::new(ErrorKind::Unimplemented, "persistent shells are not served here").into())
+        Request::Exec { session: Some(_), detach: Some(true), .. } => {
+            Err(Refusal::bad("detach and session exclude each other").into())
         }
+        Request::Exec { session: Some(session), argv, .. } => guest.shells.run(&session, argv, output).await,
         Request::Exec { argv, cwd, env, user, detach, .. } => {
             let start = exec::Start { argv, cwd, env: env.unwrap_or_default(), user };
             if detach == Some(true) {
@@ -253,6 +254,41 @@ async fn answer(
         | Request::FsRename { .. } => {
             let response = files::change(request, guest).await?;
             output.send(&response).await
+        }
+        Request::SessionCreate { id, cwd, env } => {
+            let id = guest.shells.create(id, cwd, env.unwrap_or_default(), guest)?;
+            output.send(&Response::SessionCreated { id }).await
+        }
+        Request::SessionList {} => output.send(&Response::Sessions { sessions: guest.shells.names() }).await,
+        Request::SessionRm { id } => {
+            guest.shells.remove(&id)?;
+            output.send(&Response::Done {}).await
+        }
+        Request::FsFind { path, pattern, glob } => search::find(path, pattern, glob, guest, output).await,
+        Request::FsReplace { files, pattern, replacement } => {
+            search::replace(files, pattern, replacement, guest, output).await
+        }
+        Request::FsWatch { path, recursive } => {
+            watch::watch(path, recursive == Some(true), guest, input, output).await
+        }
+        Request::GitStatus { path } => git::status(&path, guest, output).await,
+        Request::GitAdd { path, files } => git::add(&path, &files, guest, output).await,
+        Request::GitCommit { path, message, author } => {
+            git::commit(&path, &message, &author, guest, output).await
+        }
+        Request::GitBranch { path, action, name } => {
+            git::branch(&path, &action, name.as_deref(), guest, output).await
+        }
+        Request::GitClone { .. } | Request::GitPush { .. } | Request::GitPull { .. } => {
+            Err(git::no_network().into())
+        }
+        Request::LspStart { language } => Err(Refusal::not_found(format!(
+            "this image has no language server for {}",
+            &language[..language.floor_char_boundary(64)]
+        ))
+        .into()),
+        Request::LspRequest { .. } | Request::LspStop { .. } => {
+            Err(Refusal::not_found("no such language server").into())
         }
         // input of a request that is over
         Request::Stdin { .. } | Request::StdinClose {} | Request::Data { .. } | Request::DataEnd {} => Ok(()),

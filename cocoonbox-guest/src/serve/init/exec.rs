@@ -68,7 +68,8 @@ impl Start {
         if !directory.is_dir() {
             return Err(Refusal::bad("cwd is no directory"));
         }
-        let env = guest.base.variables(variables().map(|(name, value)| (OsStr::new(name), value)));
+        let claim = guest.claim_env.variables();
+        let env = guest.base.with_claim(&claim, variables().map(|(name, value)| (OsStr::new(name), value)));
         let launch = if terminal.is_some() {
             let shell = guest.base.shell.clone().into_os_string();
             let name = guest.base.shell.file_name().unwrap_or(OsStr::new("sh"));

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::message::{FileEntry, FileInfo, FileKind, ProcessEntry, ProcessState};
+use super::super::message::{EventKind, FileEntry, FileInfo, FileKind, GitFile, ProcessEntry, ProcessState};
 use super::*;
 
 fn requests() -> Vec<Request> {
@@ -30,10 +30,26 @@ fn requests() -> Vec<Request> {
         Request::FsRename { from: "/a".into(), to: "/b".into() },
         Request::FsPush { dest: "/b".into() },
         Request::FsPull { path: "/b".into() },
-        Request::PtyOpen { cols: 80, rows: 24, cwd: None, env, user: Some("user".into()) },
+        Request::PtyOpen { cols: 80, rows: 24, cwd: None, env: env.clone(), user: Some("user".into()) },
         Request::PtyResize { pid: 7, cols: 100, rows: 30 },
         Request::PortForward { port: 80 },
         Request::XRelay { port: 7443 },
+        Request::SessionCreate { id: Some("a".into()), cwd: None, env: env.clone() },
+        Request::SessionList {},
+        Request::SessionRm { id: "a".into() },
+        Request::FsFind { path: "/a".into(), pattern: "b+".into(), glob: Some("*.c".into()) },
+        Request::FsReplace { files: vec!["/a".into()], pattern: "b".into(), replacement: "$1".into() },
+        Request::FsWatch { path: "/a".into(), recursive: Some(true) },
+        Request::GitClone { url: "https://a.example/b".into(), path: "b".into() },
+        Request::GitStatus { path: "b".into() },
+        Request::GitAdd { path: "b".into(), files: vec!["c".into()] },
+        Request::GitCommit { path: "b".into(), message: "c".into(), author: "D <e@f>".into() },
+        Request::GitPush { path: "b".into() },
+        Request::GitPull { path: "b".into() },
+        Request::GitBranch { path: "b".into(), action: "create".into(), name: Some("c".into()) },
+        Request::LspStart { language: "rust".into() },
+        Request::LspRequest { server_id: "1".into() },
+        Request::LspStop { server_id: "1".into() },
         Request::Stdin { data: Bytes::from_static(b"in\0\xff") },
         Request::StdinClose {},
         Request::Data { data: Bytes::from_static(b"up") },
@@ -64,6 +80,20 @@ fn responses() -> Vec<Response> {
         },
         Response::Entries { entries: vec![FileEntry { name: "a".into(), info: info.clone() }] },
         Response::Stat { info },
+        Response::SessionCreated { id: "a".into() },
+        Response::Sessions { sessions: vec!["a".into()] },
+        Response::Match { file: "/a".into(), line: 3, content: "ä".into() },
+        Response::Replaced { file: "/a".into(), replacements: 2 },
+        Response::Event { kind: EventKind::Create, path: "/a".into() },
+        Response::GitStatusResult {
+            branch: "main".into(),
+            ahead: 0,
+            behind: 1,
+            files: vec![GitFile { path: "a".into(), staged: "?".into(), unstaged: "?".into() }],
+            truncated: true,
+        },
+        Response::GitCommitResult { hash: "ab".into() },
+        Response::GitBranches { current: "main".into(), branches: vec!["main".into()] },
         Response::Error { kind: ErrorKind::NotFound, message: "no such \"file\"".into() },
     ]
 }
@@ -98,8 +128,8 @@ fn each_message_reads_back() {
 fn unknown_fields_are_ignored_and_unknown_operations_are_named() {
     let known = decode_request(br#"{"x":[1],"op":"kill","v":1,"pid":3,"later":{}}"#);
     assert_eq!(known, Ok(Request::Kill { pid: 3, signal: None }));
-    let unknown = decode_request(br#"{"v":1,"op":"fs_find","path":"/"}"#).unwrap_err();
-    assert_eq!(unknown, DecodeError::Unknown { name: "fs_find".into() });
+    let unknown = decode_request(br#"{"v":1,"op":"fs_frob","path":"/"}"#).unwrap_err();
+    assert_eq!(unknown, DecodeError::Unknown { name: "fs_frob".into() });
     assert_eq!(unknown.kind(), ErrorKind::Unimplemented);
     assert_eq!(decode_request(br#"{"v":2,"op":"info"}"#), Err(DecodeError::Version { version: 2 }));
     for bad in [
