@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cocoonbox_core::backend::{
-    BackendError, Claim, Enforcement, HibernateTo, LimitCapabilities, SandboxBackend, Size,
+    BackendError, Claim, ClaimFilter, ClaimState, Enforcement, HibernateTo, LimitCapabilities, Memory,
+    SandboxBackend, SandboxId, Size,
 };
 use cocoonbox_sandbox::{BwrapBackend, Limits, ProcessLimit, Reserve, Tier};
 use common::{
@@ -267,6 +268,135 @@ fn all_boxes_together_leave_the_machine_its_reserve() -> Outcome {
         }
         Ok(())
     })
+}
+
+/// Writes ten files of 8 MiB, one after the other.
+const FILLER: &str = "for i in 1 2 3 4 5 6 7 8 9 10; do dd if=/dev/zero of=/workspace/$i bs=1M count=8 2>/dev/null; \
+                      sleep 0.3; done; echo done >/workspace/done";
+/// The same into files that have no name any more.
+const HIDDEN: &str = "cat >/tmp/hide.py <<'END'\n\
+    import os, time\n\
+    files = []\n\
+    for i in range(4):\n\
+    \x20   files.append(open('/tmp/x', 'wb', buffering=0)); os.unlink('/tmp/x')\n\
+    \x20   files[-1].write(bytes(16 << 20))\n\
+    time.sleep(1000)\n\
+    END\n\
+    python3 /tmp/hide.py";
+
+/// A claim as it is shown now.
+async fn shown(backend: &BwrapBackend, id: &SandboxId) -> Option<Claim> {
+    backend.find(&ClaimFilter::by_id(id.clone())).await.ok()?.pop()
+}
+
+/// Waits until the node holds a box still, and returns why.
+async fn held(backend: &BwrapBackend, id: &SandboxId) -> Result<String, Box<dyn std::error::Error>> {
+    let held = async || shown(backend, id).await.and_then(|claim| claim.held);
+    common::eventually("the node holds a box still", async || held().await.is_some()).await?;
+    let claim = shown(backend, id).await.ok_or("it is there")?;
+    assert_eq!(claim.state, ClaimState::Hibernated { memory: Memory::Kept });
+    Ok(claim.held.ok_or("it is held")?)
+}
+
+#[test]
+fn a_disk_filler_is_held_still_and_can_tidy_up() -> Outcome {
+    as_root_and_as_a_user("a_disk_filler_is_held_still_and_can_tidy_up", || async {
+        let data = Data::new()?;
+        let backend = open(&data, limits_but_cpu()).await?;
+        assert_eq!(backend.capabilities().limits.disk, Enforcement::Watched);
+        let neighbour = Neighbour::of(&backend).await?;
+        let (box_, hidden) = (claim(&*backend).await?, claim(&*backend).await?);
+        sh_detached(&*backend, &box_.id, FILLER).await?;
+        sh_detached(&*backend, &hidden.id, HIDDEN).await?;
+        for id in [&box_.id, &hidden.id] {
+            let reason = held(&backend, id).await?;
+            assert!(reason.contains("32 MiB at most"), "{reason}");
+        }
+        let refusal = sh(&*backend, &box_.id, "true").await.expect_err("it is hibernated").to_string();
+        assert!(refusal.contains("32 MiB at most"), "{refusal}");
+        neighbour.is_well().await?;
+        // another node finds it so
+        drop(neighbour);
+        drop(backend);
+        let backend = open(&data, limits_but_cpu()).await?;
+        let claim = shown(&backend, &box_.id).await.ok_or("it is there")?;
+        assert!(claim.held.is_some_and(|reason| reason.contains("32 MiB at most")));
+        // woken it has time to tidy up
+        backend.wake(&box_.id).await?;
+        printed(&*backend, &box_.id, "pkill sh; rm -f /workspace/*; echo gone").await.ok();
+        backend.wake(&box_.id).await?;
+        assert_eq!(shown(&backend, &box_.id).await.and_then(|claim| claim.held), None);
+        printed(&*backend, &box_.id, "rm -f /workspace/*").await?;
+        tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+        // and is measured by its size again
+        sh_detached(&*backend, &box_.id, FILLER).await?;
+        held(&backend, &box_.id).await?;
+        backend.release(&box_.id).await?;
+
+        let free = Data::new()?;
+        let control = open(&free, Limits::off()).await?;
+        let box_ = common::claim(&*control).await?;
+        printed(&*control, &box_.id, FILLER).await?;
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        let claim = shown(&control, &box_.id).await.ok_or("it is there")?;
+        assert_eq!((claim.state, claim.held), (ClaimState::Running, None));
+        Ok(())
+    })
+}
+
+#[test]
+fn a_machine_short_of_disk_holds_who_goes_on_writing() -> Outcome {
+    common::run(|| async {
+        if !common::is_root() {
+            println!("left out: only root can make a small file system");
+            return Ok(());
+        }
+        let data = Data::new()?;
+        let _small = Mounted::tmpfs(&data.path(), 96)?;
+        let tier = tiny().with_millicpus(2000).with_memory_bytes(512 * MIB).with_disk_bytes(1024 * MIB);
+        let reserve = Reserve::default().with_disk_bytes(48 * MIB);
+        let backend =
+            open(&data, Limits::default().with_tier(Size::Small, tier).with_reserve(reserve)).await?;
+        let neighbour = Neighbour::of(&backend).await?;
+        let box_ = claim(&*backend).await?;
+        sh_detached(&*backend, &box_.id, FILLER).await?;
+        let reason = held(&backend, &box_.id).await?;
+        assert!(reason.contains("short of disk"), "{reason}");
+        neighbour.is_well().await
+    })
+}
+
+/// A small file system under a data directory, there with its boxes until this is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn tmpfs(place: &Path, mib: u64) -> Result<Self, Box<dyn std::error::Error>> {
+        std::fs::create_dir(place)?;
+        let size = std::ffi::CString::new(format!("size={mib}m,mode=700"))?;
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount(c"tmpfs", place, c"tmpfs", flags, size.as_c_str())?;
+        Ok(Self(place.to_owned()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // what is mounted here is not found by its path
+        let cgroups: std::collections::BTreeSet<_> =
+            processes_of(&self.0).into_iter().flat_map(cgroups_of).collect();
+        for cgroup in &cgroups {
+            let _ = std::fs::write(cgroup.join("cgroup.kill"), "1");
+        }
+        let mut left: Vec<_> = cgroups.into_iter().collect();
+        for _ in 0..200 {
+            left.retain(|cgroup| std::fs::remove_dir(cgroup).is_err());
+            if left.is_empty() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
 }
 
 #[test]

@@ -493,6 +493,8 @@ pub struct Claim {
     pub claimed_at: Timestamp,
     /// How it stands.
     pub state: ClaimState,
+    /// Why the backend itself hibernated it, in words; absent where a caller did, and once it is woken.
+    pub held: Option<String>,
 }
 
 impl Claim {
@@ -508,6 +510,7 @@ impl Claim {
             network: request.network,
             claimed_at,
             state,
+            held: None,
         }
     }
 }

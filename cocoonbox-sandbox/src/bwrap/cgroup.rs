@@ -301,6 +301,13 @@ impl Cgroup {
         }
     }
 
+    /// Returns the processes in it.
+    pub(super) fn members(&self) -> Vec<i32> {
+        let mut directories = self.unified.iter().chain(&self.others);
+        let text = directories.find_map(|directory| fs::read_to_string(directory.join(MEMBERS)).ok());
+        text.unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
     /// Removes it; true when it is gone.
     pub(super) fn remove(&self) -> bool {
         self.unified.iter().chain(&self.others).fold(true, |gone, directory| {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::disk;
 use super::error::OpenError;
+use super::watch::Over;
 
 /// The record's file in a claim's directory.
 pub(super) const FILE: &str = "claim.json";
@@ -88,6 +89,9 @@ pub(super) struct Record {
     pub(super) established: bool,
     pub(super) phase: Phase,
     pub(super) process: Option<Process>,
+    /// That it was over its disk limit, until it is under it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) over: Option<Over>,
 }
 
 impl Record {
@@ -116,6 +120,7 @@ impl Record {
             established: false,
             phase: Phase::Starting,
             process: None,
+            over: None,
             id,
         }
     }
@@ -135,7 +140,22 @@ impl Record {
             .with_size(self.size)
             .with_metadata(self.metadata.clone());
         request.tenant.clone_from(&self.tenant);
-        Claim::new(self.id.clone(), &request, self.claimed_at, state)
+        let mut claim = Claim::new(self.id.clone(), &request, self.claimed_at, state);
+        claim.held = self.held().map(str::to_owned);
+        claim
+    }
+
+    /// Forgets why the node hibernated it: somebody woke it.
+    pub(super) fn let_go(&mut self) {
+        if let Some(over) = &mut self.over {
+            over.held = None;
+        }
+    }
+
+    /// Why the node itself hibernated it.
+    pub(super) fn held(&self) -> Option<&str> {
+        let hibernated = matches!(self.phase, Phase::Frozen | Phase::Stopped);
+        self.over.as_ref().filter(|_| hibernated)?.held.as_deref()
     }
 
     /// Writes the record into the claim's directory.

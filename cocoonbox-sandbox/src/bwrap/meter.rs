@@ -25,7 +25,7 @@ impl Inner {
         limits.pids = by(Controller::Pids, Enforcement::Advisory);
         limits.disk = match self.config.limits.disk {
             DiskLimit::Off => Enforcement::Absent,
-            DiskLimit::Watch | DiskLimit::Loop => Enforcement::Advisory,
+            DiskLimit::Watch | DiskLimit::Loop => Enforcement::Watched,
         };
         limits
     }

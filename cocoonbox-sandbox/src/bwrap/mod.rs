@@ -23,6 +23,8 @@ mod stage;
 mod start;
 mod stop;
 mod tree;
+mod usage;
+mod watch;
 mod work;
 
 use std::fs;
@@ -123,6 +125,9 @@ impl BwrapBackend {
             _lock: lock,
         });
         open::adopt(&inner).await?;
+        if inner.watches() {
+            serve::watch_disks(&inner);
+        }
         Ok(Arc::new(Self { inner }))
     }
 }

@@ -14,6 +14,7 @@ use super::Inner;
 use super::error::unavailable;
 use super::journal::Process;
 use super::registry::Entry;
+use super::watch::{self, Watch};
 
 /// Runs work to its end even when the caller stops waiting, so that nothing is ever half done.
 pub(super) async fn to_the_end<T: Send + 'static>(
@@ -38,6 +39,27 @@ pub(super) async fn blocking<T: Send + 'static>(
 /// Waits.
 pub(super) async fn pause(span: Duration) {
     tokio::time::sleep(span).await;
+}
+
+/// Does `work` and says how long it took.
+pub(super) async fn timed<T>(work: impl Future<Output = T>) -> (T, Duration) {
+    let start = tokio::time::Instant::now();
+    let result = work.await;
+    (result, start.elapsed())
+}
+
+/// Looks at what boxes have on disk as long as the node lives.
+pub(super) fn watch_disks(inner: &Arc<Inner>) {
+    let inner = Arc::downgrade(inner);
+    tokio::spawn(async move {
+        let start = tokio::time::Instant::now();
+        let mut watch = Watch::default();
+        loop {
+            pause(watch::PAUSE).await;
+            let Some(inner) = inner.upgrade() else { return };
+            inner.look(&mut watch, start.elapsed()).await;
+        }
+    });
 }
 
 /// Ends `work` after `limit`.

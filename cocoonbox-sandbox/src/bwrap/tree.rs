@@ -81,6 +81,14 @@ fn raise(directory: BorrowedFd<'_>, entry: &CStr, top: BorrowedFd<'_>, moved: &m
     }
 }
 
+/// Opens a directory, giving its owner back the right to read it where that was given away.
+pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    match openat(parent, name, DIRECTORY, Mode::empty()) {
+        Err(Errno::ACCESS) => open_writable(parent, name),
+        other => other.map_err(Into::into),
+    }
+}
+
 /// Opens a directory, taking its permission bits back where its owner gave them away.
 fn open_writable(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     let open = || openat(parent, name, DIRECTORY, Mode::empty());

@@ -164,6 +164,7 @@ impl Inner {
                 if let Some(process) = &mut record.process {
                     process.stopped_before.clear();
                 }
+                record.let_go();
                 entry.settle(record, Phase::Running).await;
                 let channel = Places::of(&entry.directory).channel;
                 return match serve::within(channel::ANSWER_LIMIT, start::first_answer(&entry.id, &channel))
@@ -181,7 +182,10 @@ impl Inner {
         record.process = None;
         entry.step(record, Phase::Starting).await?;
         let started = match start::start(self, entry, record).await {
-            Ok(()) => entry.step(record, Phase::Running).await,
+            Ok(()) => {
+                record.let_go();
+                entry.step(record, Phase::Running).await
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = started {
@@ -226,7 +230,10 @@ pub(super) fn left_behind(id: &SandboxId, error: &BackendError) {
 /// The error of a call that the claim's state forbids.
 pub(super) fn conflict(record: &Record, reason: &str) -> BackendError {
     let reason = match &record.phase {
-        Phase::Frozen | Phase::Stopped => "it is hibernated".to_owned(),
+        Phase::Frozen | Phase::Stopped => match record.held() {
+            Some(held) => format!("the node hibernated it: {held}"),
+            None => "it is hibernated".to_owned(),
+        },
         Phase::Failed { reason } => format!("it failed: {reason}"),
         _ => reason.to_owned(),
     };
