@@ -4,10 +4,10 @@ SHELL := /bin/bash
 CARGO ?= cargo
 BACKEND ?= auto
 
-.PHONY: help agent build demo up test test-tools lint package edges fixtures bench-box soak fuzz
+.PHONY: help agent build demo up test test-tools lint package edges fixtures bench-box bench-rsh bench-density soak fuzz
 
 help: ## lists the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 agent: ## builds the guest's binary, static: target/agent/cocoonbox-agent
 	@scripts/agent.sh
@@ -40,8 +40,14 @@ edges: ## writes the list of edges between our crates anew
 fixtures: ## writes the list of fixture digests anew
 	COCOONBOX_REGENERATE=1 $(CARGO) test -q -p cocoonbox-house-tests --test fixtures
 
-bench-box: ## measures a box's start and a remote command beside their peers
+bench-box: ## measures a box's start beside its peers
 	@benches/bench-box.sh
+
+bench-rsh: ## measures remote commands beside ssh
+	@benches/bench-rsh.sh
+
+bench-density: ## measures what a thousand boxes cost that nobody uses
+	@benches/bench-density.sh
 
 fuzz: ## fuzzes what reads foreign bytes, 30 s for each target
 	@scripts/fuzz.sh

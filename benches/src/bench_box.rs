@@ -1,152 +1,127 @@
-//! Measures a box's start and a remote command, each in turns with its peers.
+//! Measures the start of a box beside its peers, from a warm pool and without one, alone and in a crowd; and a command in
+//! a box whose neighbours behave badly.
 //!
 //! Reads one JSON object from standard input (see [`Plan`]) and prints one JSON line per figure and peer.
-#![expect(clippy::print_stdout, reason = "the figures are what this program is for")]
 
-use std::fs;
+mod measure;
+
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use cocoonbox_client::exec::Command as BoxCommand;
-use cocoonbox_client::{AccessToken, BoxRef, Client, CreateOptions, EnsureOptions};
-use serde::{Deserialize, Serialize};
+use cocoonbox_client::{BoxRef, Client, CreateOptions};
+use futures::future::try_join_all;
+use measure::{Better, Peer, beside, connect, in_turns, make, median, process, remove, said, times};
+use serde::Deserialize;
 
 /// What to measure.
 #[derive(Debug, Deserialize)]
 struct Plan {
-    endpoint: String,
-    token_file: PathBuf,
+    /// A server that keeps nothing warm.
+    cold: Server,
+    /// One that does.
+    warm: Server,
     rounds: u32,
-    /// The whole command that `rsh-true` times.
+    /// How many boxes the crowd has.
+    crowd: u32,
+    /// The whole command that `noisy-rsh` times, on the cold server; the box's name is added.
     rsh: Vec<String>,
-    /// Beside `ensure-cold`: commands that start something and print a line.
-    start_peers: Vec<Peer>,
-    /// Beside `rsh-true`.
-    rsh_peers: Vec<Peer>,
+    /// Whether `noisy-rsh` is measured: its neighbours would use up a machine that does not limit them.
+    noise: bool,
+    /// Commands that start something and print a line.
+    peers: Vec<Peer>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Peer {
-    name: String,
-    argv: Vec<String>,
+struct Server {
+    endpoint: String,
+    token_file: PathBuf,
 }
 
-/// One printed line.
-#[derive(Debug, Serialize)]
-struct Figure<'a> {
-    figure: &'a str,
-    ours: f64,
-    peer_name: Option<&'a str>,
-    peer: Option<f64>,
-    ratio: Option<f64>,
-    unit: &'a str,
-}
+/// How long a pool has to fill up again before the next round.
+const REFILL: Duration = Duration::from_millis(600);
 
-#[tokio::main]
+/// What the bad neighbours do, one each.
+const NOISE: [&str; 3] = [
+    // a fork bomb
+    "b() { b | b & }; b; sleep 600",
+    // a memory hog
+    "while :; do head -c 400m /dev/zero | tail -c 399m >/dev/null; done",
+    // a busy loop on every processor
+    "for n in $(seq $(nproc)); do while :; do :; done & done; wait",
+];
+
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let plan: Plan = serde_json::from_reader(std::io::stdin()).context("the plan on standard input")?;
-    let text = fs::read_to_string(&plan.token_file).context("the token file")?;
-    let token =
-        text.split_whitespace().find(|word| word.starts_with("cb_")).context("no token in the token file")?;
-    let client = Client::connect(plan.endpoint.parse()?, Some(AccessToken::new(token.to_owned()))).await?;
+    let cold = connect(&plan.cold.endpoint, &plan.cold.token_file).await?;
+    let warm = connect(&plan.warm.endpoint, &plan.warm.token_file).await?;
 
-    let mut ours = Vec::new();
-    let mut peers = vec![Vec::new(); plan.start_peers.len()];
-    for round in 0..=plan.rounds {
-        let cold = cold_start(&client, round).await?;
-        let beside =
-            plan.start_peers.iter().map(|peer| time_process(&peer.argv)).collect::<Result<Vec<_>>>()?;
-        // the first round warms what all have in common: files in memory, connections
-        if round > 0 {
-            ours.push(cold);
-            peers.iter_mut().zip(beside).for_each(|(all, one)| all.push(one));
-        }
-    }
-    print("ensure-cold", ours, &plan.start_peers, peers)?;
+    let (ours, theirs) = in_turns(plan.rounds, &plan.peers, async |round| {
+        tokio::time::sleep(REFILL).await;
+        start(&warm, &format!("warm-{round}")).await
+    })
+    .await?;
+    times("ensure-warm", ours, &plan.peers, theirs)?;
+    let (ours, theirs) =
+        in_turns(plan.rounds, &plan.peers, async |round| start(&cold, &format!("cold-{round}")).await)
+            .await?;
+    let one = median(ours.clone());
+    times("ensure-cold", ours, &plan.peers, theirs)?;
 
-    let reply = client.ensure_box(None, EnsureOptions::default()).await?;
-    client.follow(&reply, |_| ()).await?;
-    let mut ours = Vec::new();
-    let mut peers = vec![Vec::new(); plan.rsh_peers.len()];
-    for round in 0..=plan.rounds {
-        let command = time_process(&plan.rsh)?;
-        let beside =
-            plan.rsh_peers.iter().map(|peer| time_process(&peer.argv)).collect::<Result<Vec<_>>>()?;
-        if round > 0 {
-            ours.push(command);
-            peers.iter_mut().zip(beside).for_each(|(all, one)| all.push(one));
-        }
+    let start_all = Instant::now();
+    let boxes = try_join_all((0..plan.crowd).map(|nth| first_word(&cold, format!("crowd-{nth}")))).await?;
+    let took = start_all.elapsed().as_secs_f64() * 1000.0;
+    let most = 60.0 * f64::from(plan.crowd) / 100.0;
+    let name = format!("{most} x ensure-cold of this run");
+    beside(&format!("burst-{}", plan.crowd), took, &name, most * one, "ms", Better::Less)?;
+    for chunk in boxes.chunks(8) {
+        try_join_all(chunk.iter().map(|id| remove(&cold, id))).await?;
     }
-    print("rsh-true", ours, &plan.rsh_peers, peers)
+    if plan.noise { noisy(&cold, &plan).await } else { Ok(()) }
 }
 
 /// Returns the milliseconds from asking for a new box to the output of a command in it; the box is gone afterwards.
-async fn cold_start(client: &Client, round: u32) -> Result<f64> {
+async fn start(client: &Client, name: &str) -> Result<f64> {
     let start = Instant::now();
-    let reply = client.create_box(CreateOptions::new(format!("bench-{round}").parse()?)).await?;
+    let id = first_word(client, name.to_owned()).await?;
+    let took = start.elapsed();
+    remove(client, &id).await?;
+    Ok(took.as_secs_f64() * 1000.0)
+}
+
+/// Asks for a new box and waits for the output of a command in it.
+async fn first_word(client: &Client, name: String) -> Result<BoxRef> {
+    let reply = client.create_box(CreateOptions::new(name.parse()?)).await?;
     client.follow(&reply, |_| ()).await?;
     let id: BoxRef = reply.r#box.context("a new box without a description")?.id.parse()?;
     let output = client.exec(Some(&id)).output(BoxCommand::argv(["echo", "here"]), b"", 1024).await?;
-    let took = start.elapsed();
     ensure!(output.stdout == b"here\n", "the new box answered something else");
-    let reply = client.delete_box(&id, "").await?;
-    client.follow(&reply, |_| ()).await?;
-    Ok(took.as_secs_f64() * 1000.0)
+    Ok(id)
 }
 
-/// Returns the milliseconds that a whole process takes.
-fn time_process(argv: &[String]) -> Result<f64> {
-    let Some((program, arguments)) = argv.split_first() else { bail!("an empty command") };
-    let start = Instant::now();
-    let status = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .status()
-        .with_context(|| format!("{program} cannot be started"))?;
-    let took = start.elapsed();
-    ensure!(status.success(), "{argv:?} failed");
-    Ok(took.as_secs_f64() * 1000.0)
-}
-
-fn print(figure: &str, ours: Vec<f64>, peers: &[Peer], times: Vec<Vec<f64>>) -> Result<()> {
-    let ours = median(ours);
-    let round = |value: f64| (value * 100.0).round() / 100.0;
-    let mut lines: Vec<_> = peers
+/// Times a command in a quiet box, alone and beside boxes that take what they can get.
+async fn noisy(client: &Client, plan: &Plan) -> Result<()> {
+    let quiet = make(client, "quiet").await?;
+    let argv: Vec<String> = plan
+        .rsh
         .iter()
-        .zip(times)
-        .map(|(peer, times)| {
-            let peer_time = median(times);
-            Figure {
-                figure,
-                ours: round(ours),
-                peer_name: Some(&peer.name),
-                peer: Some(round(peer_time)),
-                ratio: Some(round(peer_time / ours)),
-                unit: "ms",
-            }
-        })
+        .map(|word| if word == "BOX" { quiet.as_str().to_owned() } else { word.clone() })
         .collect();
-    if lines.is_empty() {
-        lines.push(Figure {
-            figure,
-            ours: round(ours),
-            peer_name: None,
-            peer: None,
-            ratio: None,
-            unit: "ms",
-        });
+    let time = || (0..plan.rounds).map(|_| process(&argv)).collect::<Result<Vec<_>>>();
+    process(&argv)?;
+    let alone = median(time()?);
+    let mut boxes = Vec::new();
+    for (nth, noise) in NOISE.iter().enumerate() {
+        let id = make(client, &format!("noisy-{nth}")).await?;
+        said(client, &id, &format!("setsid sh -c '{noise}' >/dev/null 2>&1 </dev/null & echo")).await?;
+        boxes.push(id);
     }
-    for line in lines {
-        println!("{}", serde_json::to_string(&line)?);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let noisy = time();
+    for id in boxes.iter().chain([&quiet]) {
+        remove(client, id).await?;
     }
-    Ok(())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+    beside("noisy-rsh", median(noisy?), "2 x alone", 2.0 * alone, "ms", Better::Less)
 }

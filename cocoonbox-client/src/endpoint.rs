@@ -35,6 +35,8 @@ pub enum EndpointError {
 const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 /// More than a few commands whose output nobody reads can fill: they must not hold the others up.
 const CONNECTION_WINDOW: u32 = 16 * STREAM_WINDOW;
+/// The largest frame that is taken: output in few large pieces wakes everybody on its way less often.
+const FRAME: u32 = 256 * 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -72,7 +74,8 @@ impl Endpoint {
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW);
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(FRAME);
         match unix {
             None => endpoint.connect().await,
             Some(path) => {

@@ -134,10 +134,10 @@ pub(crate) fn resize(master: BorrowedFd<'_>, size: Size) -> io::Result<()> {
     Ok(tcsetwinsize(master, size)?)
 }
 
-/// Starts a helper of our own that inherits `inherited` under its number, named in variable `name`.
-pub(crate) fn launch_helper(helper: &Command, name: &str, inherited: BorrowedFd<'_>) -> io::Result<Pid> {
+/// Starts a helper of our own that inherits descriptors under their numbers, each named in a variable.
+pub(crate) fn launch_helper(helper: &Command, inherited: &[(&str, BorrowedFd<'_>)]) -> io::Result<Pid> {
     use std::os::fd::AsRawFd as _;
-    let number = inherited.as_raw_fd();
+    let numbers: Vec<RawFd> = inherited.iter().map(|(_, descriptor)| descriptor.as_raw_fd()).collect();
     // made anew each time: what a command does before the exec adds up over its starts
     let mut command = Command::new(helper.get_program());
     command.args(helper.get_args()).env_clear();
@@ -145,12 +145,15 @@ pub(crate) fn launch_helper(helper: &Command, name: &str, inherited: BorrowedFd<
     if let Some(directory) = helper.get_current_dir() {
         command.current_dir(directory);
     }
-    command.env(name, number.to_string()).stdin(Stdio::null());
-    // SAFETY: setsid and fcntl are async-signal-safe; the descriptor outlives the spawn, which waits for the exec
+    command.envs(inherited.iter().zip(&numbers).map(|((name, _), number)| (name, number.to_string())));
+    command.stdin(Stdio::null());
+    // SAFETY: setsid and fcntl are async-signal-safe; the descriptors outlive the spawn, which waits for the exec
     unsafe {
         command.pre_exec(move || {
             rustix::process::setsid()?;
-            fcntl_setfd(BorrowedFd::borrow_raw(number), FdFlags::empty())?;
+            for number in &numbers {
+                fcntl_setfd(BorrowedFd::borrow_raw(*number), FdFlags::empty())?;
+            }
             Ok(())
         });
     }

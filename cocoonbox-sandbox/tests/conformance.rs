@@ -121,6 +121,13 @@ impl GuestProbe for Bwrap {
         let path = format!("cat /run/cocoonbox-identity/{}", name.as_str());
         self.sh(backend, id, &path).await.map(String::into_bytes)
     }
+    async fn hostname(&self, backend: &dyn SandboxBackend, id: &SandboxId) -> Option<String> {
+        let said = "cat /proc/sys/kernel/hostname; cat /etc/hostname; grep ^127 /etc/hosts | cut -d' ' -f3";
+        let said = self.sh(backend, id, said).await.expect("it is said");
+        let names: std::collections::BTreeSet<_> = said.lines().collect();
+        assert_eq!(names.len(), 1, "one name everywhere: {said}");
+        names.first().map(|name| (*name).to_owned())
+    }
 }
 
 mod suite {

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use cocoonbox_core::backend::{
-    BackendError, ClaimFilter, ClaimState, Doors, HibernateTo, Memory, QuotaScope, SandboxBackend as _,
+    BackendError, ClaimFilter, ClaimState, Doors, HibernateTo, Memory, NetworkMode, PoolKey, PoolTarget,
+    QuotaScope, SandboxBackend as _, Size,
 };
 use common::{
     Data, Outcome, as_root_and_as_a_user, claim, eventually, is_root, kill, open, printed, processes_of,
@@ -130,6 +131,143 @@ fn a_node_at_work() -> Outcome {
             backend.release(&claim.id).await?;
         }
     })
+}
+
+/// Keeps a pool and claims out of it without end, saying of each claim that it was answered and under which name; run by
+/// the test below as a process of its own, to be killed in the middle.
+#[test]
+#[ignore = "a part of another test"]
+fn a_node_with_a_pool_at_work() -> Outcome {
+    let Some(path) = std::env::var_os("COCOONBOX_TEST_NODE") else { return Ok(()) };
+    run(|| async {
+        let backend = open(cocoonbox_sandbox::BwrapConfig::new(path, common::agent())).await?;
+        let pools = backend.pools().ok_or("pools")?;
+        pools.put_pools(vec![pool(2)]).await?;
+        for nth in backend.find(&ClaimFilter::all()).await?.len().. {
+            // half of them find a warm one
+            if nth % 2 == 0 {
+                tokio::time::sleep(Duration::from_millis(130)).await;
+            }
+            let asked = request("pooled").with_doors(Doors::Bound).with_hostname(format!("box-{nth}"));
+            let claim = backend.claim(asked).await?;
+            println!("\nanswered {} box-{nth} {}", claim.id, pools.pools().await?[0].warm);
+        }
+        Ok(())
+    })
+}
+
+fn pool(warm: u32) -> PoolTarget {
+    let key =
+        PoolKey { image: cocoonbox_core::ImageName::host(), network: NetworkMode::None, size: Size::Small };
+    PoolTarget { key, warm }
+}
+
+#[test]
+fn a_node_killed_over_its_pool_loses_no_claim_and_leaks_no_box() -> Outcome {
+    as_root_and_as_a_user("a_node_killed_over_its_pool_loses_no_claim_and_leaks_no_box", || async {
+        use std::io::BufRead as _;
+        let data = Data::new()?;
+        let mut answered = std::collections::BTreeMap::new();
+        for round in 0..6_u64 {
+            let mut node = Command::new(std::env::current_exe()?)
+                .args(["--ignored", "--exact", "a_node_with_a_pool_at_work", "--nocapture"])
+                .env("COCOONBOX_TEST_NODE", data.path())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()?;
+            let mut said = std::io::BufReader::new(node.stdout.take().ok_or("a pipe")?);
+            // from an answer on, in odd steps, so that the blow falls somewhere else each time
+            let mut line = String::new();
+            while !line.starts_with("answered") {
+                line.clear();
+                if said.read_line(&mut line)? == 0 {
+                    return Err("the node claimed nothing".into());
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(round * 83 % 290)).await;
+            node.kill()?;
+            node.wait()?;
+            let rest = said.lines().map_while(Result::ok).collect::<Vec<_>>();
+            for line in rest.iter().map(String::as_str).chain([line.trim_end()]) {
+                let mut words = line.split(' ');
+                if let (Some("answered"), Some(id), Some(name)) = (words.next(), words.next(), words.next())
+                    && words.next().is_some()
+                {
+                    let twice = answered.insert(id.to_owned(), name.to_owned());
+                    assert_eq!(twice, None, "{id} was handed out once");
+                }
+            }
+        }
+        let backend = data.open().await?;
+        let found = backend.find(&ClaimFilter::all()).await?;
+        for id in answered.keys() {
+            assert!(found.iter().any(|claim| claim.id.as_str() == id), "{id} was answered and is there");
+        }
+        // an answer may have been lost with each node
+        assert!(found.len() <= answered.len() + 6, "{} of {}", found.len(), answered.len());
+        let mut names = std::collections::BTreeSet::new();
+        for claim in &found {
+            let name = printed(&*backend, &claim.id, "cat /proc/sys/kernel/hostname").await?;
+            if let Some(said) = answered.get(claim.id.as_str()) {
+                assert_eq!(name, *said);
+                assert!(names.insert(name), "each has its own");
+            }
+        }
+        // what no claim has is nobody's: the pool's, and it goes with the pool
+        backend.pools().ok_or("pools")?.put_pools(Vec::new()).await?;
+        let claims = data.path().join("claims");
+        eventually("only claims are left", async || {
+            std::fs::read_dir(&claims).is_ok_and(|left| left.count() == found.len())
+        })
+        .await?;
+        for claim in &found {
+            backend.release(&claim.id).await?;
+        }
+        assert_eq!(processes_of(&data.path()), Vec::<i32>::new());
+        Ok(())
+    })
+}
+
+#[test]
+fn a_warm_box_that_dies_is_replaced_and_those_that_wait_end_with_the_node() -> Outcome {
+    as_root_and_as_a_user(
+        "a_warm_box_that_dies_is_replaced_and_those_that_wait_end_with_the_node",
+        || async {
+            let data = Data::new()?;
+            let backend = data.open().await?;
+            let pools = backend.pools().ok_or("pools")?;
+            pools.put_pools(vec![pool(1)]).await?;
+            let full =
+                async || pools.pools().await.is_ok_and(|pools| pools.iter().all(|pool| pool.warm == 1));
+            eventually("the pool is full", full).await?;
+            let before = processes_of(&data.path());
+            assert!(!before.is_empty());
+            before.iter().copied().for_each(kill);
+            eventually("another one waits", async || {
+                let now = processes_of(&data.path());
+                full().await && !now.is_empty() && now.iter().all(|pid| !before.contains(pid))
+            })
+            .await?;
+            let claim = backend.claim(request("a").with_doors(Doors::Bound)).await?;
+            printed(&*backend, &claim.id, "true").await?;
+            eventually("the pool is full again", full).await?;
+            let of_claim = |pid: &i32| {
+                std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))
+                    .is_ok_and(|mounts| mounts.contains(&format!("/{}/", claim.id)))
+                    || std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+                        .is_ok_and(|line| line.contains(claim.id.as_str()))
+            };
+            drop(backend);
+            eventually("only the claim's processes are left", async || {
+                let left = processes_of(&data.path());
+                !left.is_empty() && left.iter().all(of_claim)
+            })
+            .await?;
+            let backend = data.open().await?;
+            printed(&*backend, &claim.id, "true").await?;
+            Ok(())
+        },
+    )
 }
 
 /// Finds a frozen box, or makes one; run by the test below in one place of the hierarchy of cgroups, then in another.

@@ -66,6 +66,9 @@ fn init() -> anyhow::Result<()> {
     let mut agent = Command::new("/proc/self/exe");
     agent.arg("serve");
     options.agent = Some((SocketAddr::from((Ipv4Addr::LOCALHOST, AGENT_PORT)), agent));
+    if env::var_os("COCOONBOX_AGENT_NODE_FD").is_some() {
+        options.agent_socket = Some(UnixListener::from(inherited("COCOONBOX_AGENT_NODE_FD")?));
+    }
     options.first = std::process::id() == 1;
     runtime()?.block_on(cocoonbox_guest::run_init(options))?;
     Ok(())
@@ -80,7 +83,10 @@ fn serve() -> anyhow::Result<()> {
         .with_target(false)
         .log_internal_errors(false)
         .init();
-    let options = AgentOptions::new(listener, Base::from_vars(env::vars_os()));
+    let mut options = AgentOptions::new(listener, Base::from_vars(env::vars_os()));
+    if env::var_os("COCOONBOX_AGENT_NODE_FD").is_some() {
+        options.node = Some(UnixListener::from(inherited("COCOONBOX_AGENT_NODE_FD")?));
+    }
     runtime()?.block_on(cocoonbox_guest::run_agent(options))?;
     Ok(())
 }

@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 use cocoonbox_boxes::edge::{Authenticate, Edge, Pool, serve};
 use cocoonbox_boxes::store::SqlStore;
 use cocoonbox_boxes::{Caller, Engine, EngineConfig, Limits};
+use cocoonbox_core::backend::{NetworkMode, PoolKey, PoolTarget, SandboxBackend, Size};
 use cocoonbox_core::{Clock, Entropy, SystemClock, SystemEntropy};
 use cocoonbox_db::{DatabaseUrl, Db, DbOptions};
 use cocoonbox_oauth::{AccessToken, FirstStart, ServiceOptions, SqlUserStore, TokenIndex};
@@ -94,6 +95,7 @@ pub async fn run(
     let settings = EngineConfig::new(config.default_image.clone(), key.verifying_key())
         .with_user_idle_hibernate(config.user_idle_hibernate)
         .with_freeze_to_disk_after(config.freeze_to_disk_after);
+    keep_warm(backend.as_ref(), &config, settings.size).await;
     let engine = Engine::new(Arc::new(boxes), backend, Arc::clone(&clock), Arc::clone(&entropy), settings);
     let engine = Arc::new(engine.with_before_sleep(Arc::clone(&pool) as _));
     let reconciled = engine.start().await.context("the boxes could not be compared with their sandboxes")?;
@@ -119,6 +121,15 @@ pub async fn run(
     tokio::join!(serve(listener, router, shutdown.clone()), engine.serve(shutdown.clone()), tokens);
     db.close().await;
     Ok(())
+}
+
+/// Has the backend keep sandboxes ready for what a new box asks for. Without them a box only starts more slowly.
+async fn keep_warm(backend: &dyn SandboxBackend, config: &ServerConfig, size: Size) {
+    let Some(pools) = backend.pools() else { return };
+    let key = PoolKey { image: config.default_image.clone(), network: NetworkMode::default(), size };
+    if let Err(error) = pools.put_pools(vec![PoolTarget { key, warm: config.warm }]).await {
+        tracing::warn!(%error, "no sandbox is kept warm");
+    }
 }
 
 fn database(config: &ServerConfig, data: &DataDir) -> anyhow::Result<DatabaseUrl> {

@@ -26,6 +26,9 @@ const AGENT_STREAM_WINDOW: u32 = 1024 * 1024;
 /// read hold up nobody else.
 const AGENT_CONNECTION_WINDOW: u32 = 257 * AGENT_STREAM_WINDOW;
 
+/// The largest frame that is taken from either side: few large pieces wake everybody on their way less often.
+const FRAME: u32 = 256 * 1024;
+
 /// The most connections that are served at once; later ones wait in the listener's queue.
 pub const MAX_CONNECTIONS: usize = 4096;
 /// How long a connection may stay open without saying which protocol it speaks; a request's head has as long again.
@@ -47,6 +50,7 @@ pub async fn serve(listener: TcpListener, router: axum::Router, shutdown: Cancel
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER_BYTES)
         .keep_alive_interval(PING_EVERY)
@@ -107,6 +111,7 @@ pub(super) async fn handshake(
         .timer(TokioTimer::new())
         .initial_stream_window_size(AGENT_STREAM_WINDOW)
         .initial_connection_window_size(AGENT_CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
         .max_header_list_size(MAX_HEADER_BYTES)
         .handshake(TokioIo::new(stream))
         .await?;

@@ -328,6 +328,9 @@ pub struct UpArgs {
     /// The program that runs in each box [default: cocoonbox-agent beside this one]
     #[arg(long, value_name = "FILE")]
     pub agent: Option<PathBuf>,
+    /// Sandboxes that are kept running for new boxes, so that one is there at once; about 5 MiB each [default: 1]
+    #[arg(long, value_name = "N")]
+    pub warm: Option<u32>,
     /// Print a new one-use sign-in link for user admin (10 minutes)
     #[arg(long)]
     pub new_link: bool,

@@ -4,10 +4,12 @@ mod exec;
 mod gate;
 mod session;
 mod start;
+mod way;
 
 use std::fmt;
 use std::io;
 use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +23,6 @@ use cocoonbox_wire::agent::v1::{Event, EventsRequest, ExecRequest, ExecResponse}
 use cocoonbox_wire::identity;
 use futures::{Stream, StreamExt as _};
 use tokio::sync::watch;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -35,6 +36,9 @@ use session::Sessions;
 /// How much a stream and a connection may have under way; a round trip of 50 ms then carries 20 MiB a second.
 const WINDOW: u32 = 1024 * 1024;
 
+/// The largest frame that is taken: input in few large pieces wakes everybody on its way less often.
+const FRAME: u32 = 256 * 1024;
+
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// The most calls of one connection at a time.
@@ -46,6 +50,8 @@ const MAX_STREAMS: u32 = 1024;
 pub struct AgentOptions {
     /// Where it serves.
     pub listener: TcpListener,
+    /// Where the node alone reaches it, without a detour over the first process.
+    pub node: Option<UnixListener>,
     /// What programs start with.
     pub base: Base,
     /// The directory that holds the identity.
@@ -65,6 +71,7 @@ impl AgentOptions {
     pub fn new(listener: TcpListener, base: Base) -> Self {
         Self {
             listener,
+            node: None,
             base,
             identity: identity::DIRECTORY.into(),
             reattach: Duration::from_mins(1),
@@ -191,15 +198,16 @@ pub async fn run(options: AgentOptions) -> Result<(), AgentError> {
 
     options.listener.set_nonblocking(true).map_err(AgentError::Listener)?;
     let listener = tokio::net::TcpListener::from_std(options.listener).map_err(AgentError::Listener)?;
-    let incoming = TcpListenerStream::new(listener).map(|stream| {
-        stream.inspect(|stream| {
-            let _ = stream.set_nodelay(true);
-        })
+    let node = options.node.map(|node| {
+        node.set_nonblocking(true)?;
+        tokio::net::UnixListener::from_std(node)
     });
+    let incoming = way::incoming(listener, node.transpose().map_err(AgentError::Listener)?);
     Server::builder()
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(4 * WINDOW)
         .http2_adaptive_window(Some(false))
+        .max_frame_size(Some(FRAME))
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .http2_max_header_list_size(Some(16 * 1024))

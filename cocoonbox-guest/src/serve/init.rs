@@ -53,6 +53,8 @@ pub struct InitOptions {
     pub door_socket: Option<PathBuf>,
     /// Where the agent listens, and how it is started when someone comes.
     pub agent: Option<(SocketAddr, Command)>,
+    /// The node's own way to the agent, listening.
+    pub agent_socket: Option<std::os::unix::net::UnixListener>,
     /// Whether this is the first process of its pid namespace: it reaps orphans, and ends all when it ends.
     pub first: bool,
 }
@@ -61,7 +63,7 @@ impl InitOptions {
     /// Makes options with what every guest has.
     pub fn new(channel: std::os::unix::net::UnixListener, base: Base) -> Self {
         let host_files = identity::DIRECTORY.into();
-        Self { channel, base, host_files, door_socket: None, agent: None, first: false }
+        Self { channel, base, host_files, door_socket: None, agent: None, agent_socket: None, first: false }
     }
 }
 
@@ -122,7 +124,7 @@ pub async fn run(options: InitOptions) -> Result<(), InitError> {
         door::open(&socket).await?;
     }
     if let Some((address, command)) = options.agent {
-        agent::watch(address, command, options.base.clone(), children.clone())?;
+        agent::watch(address, options.agent_socket, command, options.base.clone(), children.clone())?;
     }
     let guest = Arc::new(Guest {
         base: options.base,

@@ -36,20 +36,51 @@ pub(super) fn give(path: &Path, owner: Option<u32>) -> io::Result<()> {
 
 /// Replaces the file `name` in `directory` as one step that survives power loss.
 pub(crate) fn replace(directory: &Path, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
+    prepare(directory, name, bytes, mode, Durable::Yes)?;
+    put(directory, name)?;
+    sync(directory)
+}
+
+/// Whether what is written is to survive power loss, or the end of this process alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Durable {
+    Yes,
+    No,
+}
+
+/// Writes what the file `name` will hold beside it; [`put`] brings it there.
+pub(super) fn prepare(
+    directory: &Path,
+    name: &str,
+    bytes: &[u8],
+    mode: u32,
+    durable: Durable,
+) -> io::Result<()> {
     let temporary = directory.join(format!(".{name}.new"));
     let written = (|| {
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, directory.join(name))
+        if durable == Durable::Yes { file.sync_all() } else { Ok(()) }
     })();
-    if let Err(error) = written {
-        let _ = fs::remove_file(&temporary);
-        return Err(error);
-    }
-    sync(directory)
+    written.inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
+/// Brings what [`prepare`] wrote into its place. The directory is still to be written through.
+pub(super) fn put(directory: &Path, name: &str) -> io::Result<()> {
+    let temporary = directory.join(format!(".{name}.new"));
+    fs::rename(&temporary, directory.join(name)).inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
+/// Gives a file that all may read another content in its place: a box sees the file itself, not its directory, so that
+/// one put in its stead would not be seen.
+pub(super) fn overwrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    use std::os::unix::fs::FileExt as _;
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o644).open(path)?;
+    file.set_permissions(fs::Permissions::from_mode(0o644))?;
+    file.write_all_at(bytes, 0)?;
+    file.set_len(bytes.len() as u64)
 }
 
 /// Writes a directory's entries through to the disk.

@@ -11,12 +11,15 @@ use cocoonbox_core::backend::{
 use cocoonbox_core::{Entropy, ImageName, TenantName, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::disk;
+use super::disk::{self, Durable};
 use super::error::OpenError;
 use super::watch::Over;
 
 /// The record's file in a claim's directory.
 pub(super) const FILE: &str = "claim.json";
+/// The file of a record that nobody was answered yet. It need not survive power loss, which ends what it speaks of, too;
+/// a claim's record takes its place when it is answered.
+const INTENT: &str = "intent.json";
 /// The most bytes of a record.
 const MAX_BYTES: u64 = 256 * 1024;
 /// The format's version.
@@ -158,10 +161,40 @@ impl Record {
         self.over.as_ref().filter(|_| hibernated)?.held.as_deref()
     }
 
-    /// Writes the record into the claim's directory.
+    /// Returns the record of a claim that runs and was answered.
+    pub(super) fn answered(self) -> Self {
+        Self { phase: Phase::Running, established: true, ..self }
+    }
+
+    /// Writes the record into the claim's directory, so that it survives power loss.
     pub(super) fn store(&self, directory: &Path) -> io::Result<()> {
-        let bytes = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
-        disk::replace(directory, FILE, &bytes, 0o600)
+        self.prepare(directory)?;
+        Self::put(directory)
+    }
+
+    /// Writes what [`put`](Self::put) will make the claim's record through to the disk: the slow half of a store, which
+    /// may run beside what it waits for.
+    pub(super) fn prepare(&self, directory: &Path) -> io::Result<()> {
+        disk::prepare(directory, FILE, &self.bytes()?, 0o600, Durable::Yes)
+    }
+
+    /// Makes what was prepared the claim's record.
+    pub(super) fn put(directory: &Path) -> io::Result<()> {
+        disk::put(directory, FILE)?;
+        disk::sync(directory)?;
+        // the record comes first where both are there
+        let _ = std::fs::remove_file(directory.join(INTENT));
+        Ok(())
+    }
+
+    /// Writes down what is about to be done for a claim that was not answered: it survives the end of this process.
+    pub(super) fn store_intent(&self, directory: &Path) -> io::Result<()> {
+        disk::prepare(directory, INTENT, &self.bytes()?, 0o600, Durable::No)?;
+        disk::put(directory, INTENT)
+    }
+
+    fn bytes(&self) -> io::Result<Vec<u8>> {
+        serde_json::to_vec_pretty(self).map_err(io::Error::other)
     }
 
     /// Reads a claim's record; nothing when its directory has none yet.
@@ -169,10 +202,16 @@ impl Record {
         let path = directory.join(FILE);
         let bytes = match disk::read(&path, MAX_BYTES) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::load_intent(directory)),
             Err(source) => return Err(OpenError::Unusable { path, what: "reading", source }),
         };
         Self::parse(&bytes).map(Some).map_err(|source| OpenError::Journal { path, source })
+    }
+
+    /// Reads the record of a claim that was not answered; one that power loss tore speaks of nothing that is left.
+    fn load_intent(directory: &Path) -> Option<Self> {
+        let bytes = disk::read(&directory.join(INTENT), MAX_BYTES).ok()?;
+        Self::parse(&bytes).ok().map(|record| Self { established: false, ..record })
     }
 
     /// Reads a record's bytes.

@@ -10,12 +10,14 @@ mod defence;
 pub(crate) mod disk;
 mod error;
 mod hierarchy;
+mod hostname;
 mod image;
 mod journal;
 mod launch;
 mod limit;
 mod meter;
 mod open;
+mod pool;
 mod process;
 mod registry;
 mod serve;
@@ -35,7 +37,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use cocoonbox_core::backend::{
     BackendError, BoxedDuplex, Capabilities, Claim, ClaimFilter, ClaimRequest, Freeze, HibernateTo, HostFile,
-    Memory, Meter, NetworkMode, SandboxBackend, SandboxId, Target, Tenants,
+    Memory, Meter, NetworkMode, Pools, SandboxBackend, SandboxId, Target, Tenants,
 };
 use cocoonbox_core::{Clock, Entropy, TenantName};
 use sha2::{Digest as _, Sha256};
@@ -55,10 +57,18 @@ use work::conflict;
 
 /// Sandboxes made with bubblewrap on this machine, as root or as an ordinary user.
 ///
-/// Dropping it leaves every box as it is: running boxes go on, and opening the same data directory finds them.
+/// Dropping it leaves every claimed box as it is: running boxes go on, and opening the same data directory finds them.
+/// Boxes that wait in pools end.
 #[derive(Debug)]
 pub struct BwrapBackend {
     inner: Arc<Inner>,
+    _filling: serve::Filling,
+}
+
+impl Drop for BwrapBackend {
+    fn drop(&mut self) {
+        self.inner.end_warm();
+    }
 }
 
 /// What calls and the work beside them share.
@@ -78,8 +88,10 @@ struct Inner {
     agent: String,
     cgroups: Cgroups,
     registry: Mutex<Registry>,
-    /// Held by who writes the tenants' caps.
-    tenants_turn: tokio::sync::Mutex<()>,
+    /// Held by who writes the tenants' caps or the pools' targets.
+    settings_turn: tokio::sync::Mutex<()>,
+    /// Told when the pools may need something.
+    refill: Arc<tokio::sync::Notify>,
     /// Held as long as this value lives: one server per data directory.
     _lock: fs::File,
 }
@@ -121,14 +133,19 @@ impl BwrapBackend {
             cgroups,
             node,
             registry: Mutex::new(registry),
-            tenants_turn: tokio::sync::Mutex::new(()),
+            settings_turn: tokio::sync::Mutex::new(()),
+            refill: Arc::default(),
             _lock: lock,
         });
+        let targets = pool::load(&inner.data)?;
         open::adopt(&inner).await?;
         if inner.watches() {
             serve::watch_disks(&inner);
         }
-        Ok(Arc::new(Self { inner }))
+        hold(&inner.registry).pools.set(targets);
+        inner.refill.notify_one();
+        let filling = serve::fill_pools(&inner);
+        Ok(Arc::new(Self { inner, _filling: filling }))
     }
 }
 
@@ -236,6 +253,10 @@ impl SandboxBackend for BwrapBackend {
     fn meter(&self) -> Option<&dyn Meter> {
         Some(self)
     }
+
+    fn pools(&self) -> Option<&dyn Pools> {
+        Some(self)
+    }
 }
 
 #[async_trait]
@@ -244,9 +265,12 @@ impl Tenants for BwrapBackend {
         let (inner, tenant) = (Arc::clone(&self.inner), tenant.clone());
         serve::to_the_end(async move {
             // the registry is not held meanwhile: the disk may take its time, and every call looks into it
-            let _turn = inner.tenants_turn.lock().await;
+            let _turn = inner.settings_turn.lock().await;
             let mut tenants = hold(&inner.registry).tenants.clone();
-            tenants.insert(tenant, max_claims);
+            // what is in memory was written
+            if tenants.insert(tenant, max_claims) == Some(max_claims) {
+                return Ok(());
+            }
             let list: Vec<_> = tenants.iter().map(|(tenant, cap)| (tenant.clone(), *cap)).collect();
             let data = inner.data.clone();
             serve::blocking(move || {

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::error::{OpenError, refused};
 use super::journal::{Phase, Record};
-use super::registry::{Entry, hold};
+use super::registry::{Entry, Kind, hold};
 use super::start::{self, Places};
 use super::{Inner, disk, process, serve, tree};
 
@@ -184,7 +184,7 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
             let source = format!("it is the record of {}", record.id).into();
             return Err(OpenError::Journal { path, source });
         }
-        let entry = Arc::new(Entry::new(&claims, record.clone()));
+        let entry = Arc::new(Entry::new(&claims, record.clone(), Kind::Claim));
         hold(&inner.registry).insert(Arc::clone(&entry));
         settle(inner, &entry, record).await.map_err(OpenError::Settle)?;
         if let Ok(record) = entry.turn.try_lock() {
@@ -257,7 +257,7 @@ fn take_again(inner: &Arc<Inner>, entry: &Arc<Entry>, record: &mut Record) -> Re
     }
     if let Some(process) = record.process.clone() {
         if let Some(handle) = process::open(&process) {
-            serve::watch(inner, entry, handle, process);
+            serve::watch(inner, &entry.id, handle, process);
         } else {
             record.phase =
                 Phase::Failed { reason: "its first process ended while the node started".to_owned() };

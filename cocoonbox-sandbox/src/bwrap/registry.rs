@@ -10,13 +10,15 @@ use cocoonbox_core::backend::{BackendError, Claim, ClaimFilter, QuotaScope, Sand
 
 use super::error::{BACKEND, invalid, refused};
 use super::journal::{Phase, Record};
+use super::pool::PoolSet;
 use super::serve::{self, DoorsHandle};
 
-/// One claim.
+/// One claim, or a box that is to become one.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) id: SandboxId,
     pub(super) directory: PathBuf,
+    pub(super) kind: Kind,
     sequence: u64,
     tenant: Option<TenantName>,
     uid: Option<u32>,
@@ -27,9 +29,19 @@ pub(super) struct Entry {
     pub(super) doors: Mutex<Option<DoorsHandle>>,
 }
 
+/// Whether a box is somebody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It is, or is being made for somebody.
+    Claim,
+    /// It waits in a pool, or is on its way there.
+    Warm,
+}
+
 impl Entry {
-    pub(super) fn new(claims: &Path, record: Record) -> Self {
+    pub(super) fn new(claims: &Path, record: Record, kind: Kind) -> Self {
         Self {
+            kind,
             id: record.id.clone(),
             directory: claims.join(record.id.as_str()),
             sequence: record.sequence,
@@ -63,6 +75,15 @@ impl Entry {
             .await
     }
 
+    /// Makes the record that was prepared with `phase` the claim's.
+    pub(super) async fn put(&self, record: &mut Record, phase: Phase) -> Result<(), BackendError> {
+        let directory = self.directory.clone();
+        serve::blocking(move || Record::put(&directory).map_err(refused("cannot write the claim's record")))
+            .await?;
+        record.phase = phase;
+        Ok(())
+    }
+
     /// Writes down where a claim came to stand. A record that cannot be written leads to the same place when the
     /// node opens again.
     pub(super) async fn settle(&self, record: &mut Record, phase: Phase) {
@@ -80,6 +101,7 @@ impl Entry {
 pub(super) struct Registry {
     pub(super) entries: BTreeMap<SandboxId, Arc<Entry>>,
     pub(super) tenants: BTreeMap<TenantName, u32>,
+    pub(super) pools: PoolSet,
     last_sequence: u64,
 }
 
@@ -97,10 +119,11 @@ impl Registry {
                 Ok(())
             }
         };
-        full(QuotaScope::Node, max_claims, self.entries.len())?;
+        let claims = || self.entries.values().filter(|entry| entry.kind == Kind::Claim);
+        full(QuotaScope::Node, max_claims, claims().count())?;
         let Some(tenant) = tenant else { return Ok(()) };
         let limit = self.tenants.get(tenant).copied().unwrap_or(0);
-        let held = self.entries.values().filter(|entry| entry.tenant.as_ref() == Some(tenant)).count();
+        let held = claims().filter(|entry| entry.tenant.as_ref() == Some(tenant)).count();
         full(QuotaScope::Tenant, limit, held)
     }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cocoonbox_core::backend::BackendError;
+use cocoonbox_core::backend::{BackendError, SandboxId};
 use tokio::io::unix::AsyncFd;
 
 use super::Inner;
@@ -83,15 +83,59 @@ pub(super) async fn ended(process: OwnedFd) -> io::Result<()> {
 }
 
 /// Watches a box's first process and says so when it dies by itself.
-pub(super) fn watch(inner: &Arc<Inner>, entry: &Arc<Entry>, handle: OwnedFd, process: Process) {
-    let (inner, entry): (Weak<Inner>, Weak<Entry>) = (Arc::downgrade(inner), Arc::downgrade(entry));
+pub(super) fn watch(inner: &Arc<Inner>, id: &SandboxId, handle: OwnedFd, process: Process) {
+    let (inner, id): (Weak<Inner>, _) = (Arc::downgrade(inner), id.clone());
     tokio::spawn(async move {
         if ended(handle).await.is_ok()
-            && let (Some(inner), Some(entry)) = (inner.upgrade(), entry.upgrade())
+            && let Some(inner) = inner.upgrade()
         {
-            inner.died(&entry, &process).await;
+            inner.died(&id, &process).await;
         }
     });
+}
+
+/// How long the pools wait after a claim: its own first steps come first.
+const REFILL_AFTER: Duration = Duration::from_millis(50);
+/// How long after a failure another box is started for a pool, at first and at most.
+const REFILL_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// Keeps the pools full until it is dropped.
+#[derive(Debug)]
+pub(super) struct Filling(tokio::task::JoinHandle<()>);
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Does what the pools need whenever they may need something.
+pub(super) fn fill_pools(inner: &Arc<Inner>) -> Filling {
+    let (inner, refill) = (Arc::downgrade(inner), Arc::clone(&inner.refill));
+    Filling(tokio::spawn(async move {
+        let mut wait = REFILL_PAUSES.0;
+        loop {
+            refill.notified().await;
+            pause(REFILL_AFTER).await;
+            loop {
+                let Some(inner) = inner.upgrade() else { return };
+                match to_the_end(inner.fill()).await {
+                    Ok(true) => wait = REFILL_PAUSES.0,
+                    Ok(false) => break,
+                    Err(error) => {
+                        not_filled(&error, wait);
+                        pause(wait).await;
+                        wait = (wait * 2).min(REFILL_PAUSES.1);
+                    }
+                }
+            }
+        }
+    }))
+}
+
+fn not_filled(error: &BackendError, wait: Duration) {
+    let error = error as &dyn std::error::Error;
+    tracing::warn!(error, "a box could not be started for a pool; trying again in {wait:?}");
 }
 
 /// Has the doors of a box answered until the handle is dropped.

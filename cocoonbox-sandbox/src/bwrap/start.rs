@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cocoonbox_core::backend::{BackendError, Doors, HostFile, SandboxId};
+use cocoonbox_core::backend::{BackendError, Doors, HostFile, HostFileName, SandboxId};
 use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
 
 use super::arguments::{self, AGENT, Box_};
 use super::defence::Defence;
+use super::disk::Durable;
 use super::error::{refused, unavailable};
 use super::image::{self, Source};
 use super::journal::{Process, Record};
@@ -59,7 +60,7 @@ impl Places {
     }
 }
 
-/// Makes the directories of a new claim and writes its host files.
+/// Makes the directories of a new claim and writes its host files; [`sync_host_files`] makes these last.
 pub(super) fn make_places(directory: &Path, uid: Option<u32>, host_files: &[HostFile]) -> io::Result<()> {
     let places = Places::of(directory);
     disk::directory(&places.channel, 0o700)?;
@@ -76,9 +77,28 @@ pub(super) fn make_places(directory: &Path, uid: Option<u32>, host_files: &[Host
         disk::give(&path, uid)?;
     }
     for file in host_files {
-        disk::replace(&places.identity, file.name.as_str(), &file.bytes, 0o644)?;
+        disk::prepare(&places.identity, file.name.as_str(), &file.bytes, 0o644, Durable::No)?;
+        disk::put(&places.identity, file.name.as_str())?;
     }
     Ok(())
+}
+
+/// Writes the host files of a claim through to the disk.
+pub(super) fn sync_host_files(directory: &Path, names: &[HostFileName]) -> io::Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let identity = Places::of(directory).identity;
+    names.iter().try_for_each(|name| disk::sync(&identity.join(name.as_str())))?;
+    disk::sync(&identity)
+}
+
+/// Writes the files of `/etc` that hold a box's host name anew.
+pub(super) fn write_names(directory: &Path, hostname: &str) -> io::Result<()> {
+    let etc = Places::of(directory).etc;
+    let named =
+        image::own_etc(hostname).into_iter().filter(|(name, _)| matches!(*name, "hostname" | "hosts"));
+    named.into_iter().try_for_each(|(name, content)| disk::overwrite(&etc.join(name), content.as_bytes()))
 }
 
 /// A launch that is ready to go.
@@ -88,16 +108,18 @@ struct Prepared {
     doors: Option<std::os::unix::net::UnixListener>,
 }
 
-/// Starts the processes of a claim and waits until its guest answers.
+/// Starts the processes of a claim and waits until its guest answers; `beside` is slow work on the record that runs
+/// meanwhile, once it names the process.
 ///
 /// On failure nothing of them is left. The record's phase is the caller's affair.
 pub(super) async fn start(
     inner: &Arc<Inner>,
     entry: &Arc<Entry>,
     record: &mut Record,
+    beside: impl FnOnce(Record) -> Result<(), BackendError> + Send + 'static,
 ) -> Result<(), BackendError> {
     let log = launch::log_file().map_err(|source| failed("its log could not be made", Some(source)))?;
-    match attempt(inner, entry, record, &log).await {
+    match attempt(inner, entry, record, &log, beside).await {
         Ok(()) => Ok(()),
         Err(error) => {
             let log = read_log(&log);
@@ -115,6 +137,7 @@ async fn attempt(
     entry: &Arc<Entry>,
     record: &mut Record,
     log: &fs::File,
+    beside: impl FnOnce(Record) -> Result<(), BackendError> + Send + 'static,
 ) -> Result<(), BackendError> {
     let (of, here, wanted) = (Arc::clone(inner), entry.directory.clone(), record.clone());
     let log = log.try_clone().map_err(|source| failed("its log could not be made", Some(source)))?;
@@ -147,12 +170,15 @@ async fn attempt(
         stopped_before: Vec::new(),
     };
     record.process = Some(process.clone());
-    entry.store(record).await?;
     let handle =
         process::open(&process).ok_or_else(|| failed("the guest's first process ended at once", None))?;
 
+    let written = record.clone();
+    let written = serve::blocking(move || beside(written));
     let channel = Places::of(&entry.directory).channel;
-    match serve::within(START_LIMIT, first_answer(&entry.id, &channel)).await {
+    let (answered, written) =
+        tokio::join!(serve::within(START_LIMIT, first_answer(&entry.id, &channel)), written);
+    match answered {
         Some(Ok(())) => {}
         Some(Err(error)) => {
             return Err(failed(
@@ -162,7 +188,8 @@ async fn attempt(
         }
         None => return Err(failed("its first process did not answer within 15 s", None)),
     }
-    serve::watch(inner, entry, handle, process);
+    written?;
+    serve::watch(inner, &entry.id, handle, process);
     Ok(())
 }
 
@@ -198,8 +225,7 @@ fn prepare(
         }
         let own_etc = image::own_etc(&record.hostname);
         for (name, content) in &own_etc {
-            fs::write(places.etc.join(name), content)?;
-            fs::set_permissions(places.etc.join(name), fs::Permissions::from_mode(0o644))?;
+            disk::overwrite(&places.etc.join(name), content.as_bytes())?;
         }
         let channel: OwnedFd = channel::listen(&places.channel)?.into();
         let doors = if record.doors == Doors::Bound { Some(bind_doors(&places.doors)?) } else { None };

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cocoonbox_core::backend::{BackendError, Claim, ClaimRequest, HibernateTo, Memory, SandboxId};
+use cocoonbox_core::backend::{BackendError, Claim, ClaimRequest, HibernateTo, HostFile, Memory, SandboxId};
 
 use super::error::{refused, unavailable};
 use super::journal::{self, Phase, Process, Record};
-use super::registry::{Entry, hold};
+use super::registry::{Entry, Kind, hold};
 use super::start::{self, Places};
 use super::{Inner, channel, disk, image, serve, tree};
 
@@ -18,34 +18,25 @@ impl Inner {
         if image::find(&self.data, &request.image).is_none() {
             return Err(BackendError::UnknownImage { image: request.image.as_str().to_owned() });
         }
-        let entry = {
-            let mut registry = hold(&self.registry);
-            registry.check_caps(self.config.max_claims, request.tenant.as_ref())?;
-            let uid = self.uids.clone().map(|uids| registry.free_uid(uids)).transpose()?;
-            let id = journal::draw_id(self.entropy.as_ref()).ok_or_else(|| {
-                unavailable("the system gives no randomness", std::io::ErrorKind::Other.into())
-            })?;
-            let record = Record::new(id, registry.next_sequence(), &request, self.clock.now(), uid);
-            let entry = Arc::new(Entry::new(&self.data.join("claims"), record));
-            registry.insert(Arc::clone(&entry));
-            entry
-        };
+        if let Some(claim) = self.claim_warm(&request).await? {
+            return Ok(claim);
+        }
+        let entry = self.enter(&request, Kind::Claim)?;
         let mut record = entry.turn.lock().await;
         let made = async {
-            let (directory, written) = (entry.directory.clone(), record.clone());
-            serve::blocking(move || {
-                let make = || {
-                    disk::directory(&directory, 0o700)?;
-                    written.store(&directory)?;
-                    start::make_places(&directory, written.uid, &request.host_files)
-                };
-                make().map_err(refused("the claim's directory could not be made"))
-            })
-            .await?;
-            start::start(&self, &entry, &mut record).await?;
-            record.phase = Phase::Running;
+            let names: Vec<_> = request.host_files.iter().map(|file| file.name.clone()).collect();
+            self.make_directory(&entry, &record, request.host_files).await?;
+            let (directory, claims) = (entry.directory.clone(), self.data.join("claims"));
+            let prepare = move |record: Record| {
+                start::sync_host_files(&directory, &names)
+                    .and_then(|()| record.answered().prepare(&directory))
+                    .and_then(|()| disk::sync(&claims))
+                    .map_err(refused("cannot write the claim's record"))
+            };
+            start::start(&self, &entry, &mut record, prepare).await?;
+            entry.put(&mut record, Phase::Running).await?;
             record.established = true;
-            entry.store(&record).await
+            Ok(())
         };
         match made.await {
             Ok(()) => {
@@ -60,6 +51,40 @@ impl Inner {
                 Err(error)
             }
         }
+    }
+
+    /// Gives a box to be its place among the entries, and its uid.
+    pub(super) fn enter(&self, request: &ClaimRequest, kind: Kind) -> Result<Arc<Entry>, BackendError> {
+        let mut registry = hold(&self.registry);
+        if kind == Kind::Claim {
+            registry.check_caps(self.config.max_claims, request.tenant.as_ref())?;
+        }
+        let uid = self.uids.clone().map(|uids| registry.free_uid(uids)).transpose()?;
+        let id = journal::draw_id(self.entropy.as_ref())
+            .ok_or_else(|| unavailable("the system gives no randomness", std::io::ErrorKind::Other.into()))?;
+        let record = Record::new(id, registry.next_sequence(), request, self.clock.now(), uid);
+        let entry = Arc::new(Entry::new(&self.data.join("claims"), record, kind));
+        registry.insert(Arc::clone(&entry));
+        Ok(entry)
+    }
+
+    /// Makes the directory of a box to be, with the intent to start it.
+    pub(super) async fn make_directory(
+        &self,
+        entry: &Entry,
+        record: &Record,
+        host_files: Vec<HostFile>,
+    ) -> Result<(), BackendError> {
+        let (directory, record) = (entry.directory.clone(), record.clone());
+        serve::blocking(move || {
+            let make = || {
+                disk::directory(&directory, 0o700)?;
+                record.store_intent(&directory)?;
+                start::make_places(&directory, record.uid, &host_files)
+            };
+            make().map_err(refused("the claim's directory could not be made"))
+        })
+        .await
     }
 
     /// Ends a claim's processes and removes all of it.
@@ -181,10 +206,16 @@ impl Inner {
         self.end(entry, record).await?;
         record.process = None;
         entry.step(record, Phase::Starting).await?;
-        let started = match start::start(self, entry, record).await {
+        let directory = entry.directory.clone();
+        let prepare = move |record: Record| {
+            let mut record = record.answered();
+            record.let_go();
+            record.prepare(&directory).map_err(refused("cannot write the claim's record"))
+        };
+        let started = match start::start(self, entry, record, prepare).await {
             Ok(()) => {
                 record.let_go();
-                entry.step(record, Phase::Running).await
+                entry.put(record, Phase::Running).await
             }
             Err(error) => Err(error),
         };
@@ -202,7 +233,8 @@ impl Inner {
     }
 
     /// Marks a box failed whose first process ended without anybody asking for it.
-    pub(super) async fn died(&self, entry: &Arc<Entry>, process: &Process) {
+    pub(super) async fn died(&self, id: &SandboxId, process: &Process) {
+        let Some(entry) = self.warm_died(id).await else { return };
         let mut record = entry.turn.lock().await;
         let same = record
             .process
@@ -212,7 +244,7 @@ impl Inner {
             return;
         }
         tracing::warn!(sandbox = %entry.id, "the first process of a box ended by itself");
-        if let Err(error) = self.end(entry, &record).await {
+        if let Err(error) = self.end(&entry, &record).await {
             tracing::warn!(sandbox = %entry.id, %error, "processes of a dead box are left");
         }
         record.process = None;

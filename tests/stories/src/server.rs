@@ -160,6 +160,8 @@ impl Server {
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("XDG_DATA_HOME")
             .env("COCOONBOX_AGENT", &self.agent)
+            // what is nobody's would outlive a server that is killed
+            .env("COCOONBOX_WARM", "0")
             .env("COCOONBOX_CONFIG_DIR", self.settings())
             .env("HOME", self.scratch());
         command

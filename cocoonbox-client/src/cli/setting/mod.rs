@@ -23,7 +23,7 @@ pub use file::FileError;
 pub use server::ServerConfig;
 
 /// The keys of `api.yaml`, with the defaults of those that have one.
-const KEYS: [(&str, Option<&str>); 9] = [
+const KEYS: [(&str, Option<&str>); 10] = [
     ("listen", Some("127.0.0.1:7420")),
     ("backend", Some("auto")),
     ("default_image", Some("host")),
@@ -33,6 +33,7 @@ const KEYS: [(&str, Option<&str>); 9] = [
     ("max_running", Some("1")),
     ("database_url_file", None),
     ("agent", None),
+    ("warm", Some("1")),
 ];
 
 /// The setting that cannot stand in `api.yaml`, because it says where that is.
@@ -271,6 +272,7 @@ fn words(flags: &UpArgs, key: &str) -> Option<OsString> {
         "max_running" => number(flags.max_running),
         "database_url_file" => flags.database_url_file.clone().map(Into::into),
         "agent" => flags.agent.clone().map(Into::into),
+        "warm" => number(flags.warm),
         _ => None,
     }
 }

@@ -31,6 +31,8 @@ pub struct ServerConfig {
     pub database_url_file: Option<PathBuf>,
     /// The agent's binary.
     pub agent: PathBuf,
+    /// Sandboxes of the default image that are kept running for new boxes.
+    pub warm: u32,
     /// Whether to make a new sign-in link for the administrator.
     pub new_link: bool,
 }
@@ -73,6 +75,7 @@ impl ServerConfig {
                     "--agent FILE, or put cocoonbox-agent beside this program (`make agent` builds it)",
                 )
             })?,
+            warm: count("warm")?,
             new_link: flags.new_link,
         })
     }

@@ -1,6 +1,7 @@
 //! The strict twin of a sandbox backend, in memory.
 
 mod guest;
+mod pool;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -18,8 +19,8 @@ use self::store::{Entry, State};
 pub use self::store::{MemorySandbox, MemoryStore};
 use super::{
     BackendError, BoxedDuplex, Capabilities, Claim, ClaimFilter, ClaimRequest, ClaimState, Enforcement,
-    Freeze, HibernateTo, HostFile, LimitCapabilities, Memory, NetworkMode, QuotaScope, SandboxBackend,
-    SandboxId, Target, Tenants,
+    Freeze, HibernateTo, HostFile, LimitCapabilities, Memory, Meter, NetworkMode, Pools, QuotaScope,
+    SandboxBackend, SandboxId, Target, Tenants,
 };
 use crate::{Clock, Entropy, ImageName, TenantName};
 
@@ -222,6 +223,7 @@ impl SandboxBackend for MemoryBackend {
             {
                 return quota(QuotaScope::Tenant, limit);
             }
+            state.take_warm(&request);
             state.claims.push(Entry {
                 claim: claim.clone(),
                 host_files: request.host_files.into_iter().map(|file| (file.name, file.bytes)).collect(),
@@ -330,6 +332,14 @@ impl SandboxBackend for MemoryBackend {
 
     fn tenants(&self) -> Option<&dyn Tenants> {
         Some(self)
+    }
+
+    fn pools(&self) -> Option<&dyn Pools> {
+        Some(self)
+    }
+
+    fn meter(&self) -> Option<&dyn Meter> {
+        None
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::guest::{Life, Pulse};
+use super::pool::Pool;
 use crate::TenantName;
 use crate::backend::{BackendError, Claim, ClaimState, HostFileName, Memory, SandboxId};
 
@@ -24,6 +25,8 @@ pub(super) struct State {
     /// Oldest first.
     pub(super) claims: Vec<Entry>,
     pub(super) tenants: BTreeMap<TenantName, u32>,
+    /// In the order that they were put.
+    pub(super) pools: Vec<Pool>,
     pub(super) draining: bool,
     /// Why nothing in it can be reached, while that is so.
     pub(super) away: Option<String>,
@@ -94,6 +97,7 @@ impl MemoryStore {
     pub(super) fn open(&self, survives_restart: bool) -> u64 {
         let mut state = self.lock();
         state.opening += 1;
+        state.cool_down();
         for entry in &mut state.claims {
             if survives_restart || entry.life.pulse() == Pulse::Ended {
                 continue;

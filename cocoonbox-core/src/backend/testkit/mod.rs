@@ -9,6 +9,7 @@
 mod claiming;
 mod crowd;
 mod dropping;
+mod pool;
 mod reach;
 mod sleeping;
 mod support;
@@ -24,6 +25,7 @@ use async_trait::async_trait;
 pub use self::claiming::*;
 pub use self::crowd::*;
 pub use self::dropping::*;
+pub use self::pool::*;
 pub use self::reach::*;
 pub use self::sleeping::*;
 pub use self::tenant::*;
@@ -103,6 +105,11 @@ pub trait GuestProbe: Send + Sync {
         id: &SandboxId,
         name: &HostFileName,
     ) -> Option<Vec<u8>>;
+
+    /// Returns the host name as the guest sees it; `None`: that cannot be told.
+    async fn hostname(&self, _backend: &dyn SandboxBackend, _id: &SandboxId) -> Option<String> {
+        None
+    }
 }
 
 /// Runs one test of the suite within its time, and releases what is left.
@@ -172,6 +179,13 @@ macro_rules! sandbox_backend_conformance {
             a_cap_of_zero_is_no_cap
             caps_last_across_a_reopen
             concurrent_claims_never_exceed_a_cap
+
+            a_pool_fills_up_and_is_nobodys
+            a_warm_sandbox_is_claimed_like_any_other
+            warm_sandboxes_count_for_no_cap
+            concurrent_claims_never_share_a_warm_sandbox
+            pools_last_across_a_reopen
+            put_pools_replaces_every_target
 
             concurrent_claims_all_succeed_and_differ
             concurrent_releases_succeed_once

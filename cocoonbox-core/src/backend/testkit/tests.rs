@@ -175,6 +175,10 @@ caught! {
     HoldsDeadStreams by a_release_ends_open_streams a_hibernate_to_disk_ends_open_streams;
     SeesNoDeath by a_dead_sandbox_is_failed_and_starts_anew a_sandbox_that_died_is_failed_after_a_reopen;
     SleepsHalf by a_dropped_hibernate_is_done_or_undone;
+    ForgetsPools by pools_last_across_a_reopen;
+    ShowsWarmOnes by a_pool_fills_up_and_is_nobodys;
+    ForgetsFilesOfWarmOnes by a_warm_sandbox_is_claimed_like_any_other;
+    HandsWarmOnesOutTwice by concurrent_claims_never_share_a_warm_sandbox;
     LosesClaims by claims_last_across_a_reopen a_reopened_claim_can_be_used_and_released;
 }
 
@@ -188,6 +192,7 @@ fn the_macro_lists_every_test_of_the_suite() {
         include_str!("tenant.rs"),
         include_str!("crowd.rs"),
         include_str!("dropping.rs"),
+        include_str!("pool.rs"),
     ];
     let mut count = 0;
     for line in files.iter().flat_map(|text| text.lines()) {

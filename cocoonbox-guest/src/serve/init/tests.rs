@@ -440,7 +440,7 @@ async fn the_agent_is_started_by_who_comes_and_again_when_it_died() -> Result {
     tokio::spawn(children.clone().reap(Children::listen()?, false));
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", answer]);
-    agent::watch(free, command, Base::of_this_user("", false), children.clone())?;
+    agent::watch(free, None, command, Base::of_this_user("", false), children.clone())?;
     assert_eq!(children.count(), 0, "nobody came");
     for _ in 0..3 {
         let mut stream = TcpStream::connect(free).await?;

@@ -9,8 +9,8 @@ use crate::ImageName;
 use crate::TenantName;
 use crate::backend::{
     BackendError, BoxedDuplex, Capabilities, Claim, ClaimFilter, ClaimRequest, ClaimState, HibernateTo,
-    HostFile, Memory, MemoryBackend, Metadata, Nesting, NetworkMode, QuotaScope, SandboxBackend, SandboxId,
-    Target, Tenants,
+    HostFile, Memory, MemoryBackend, Metadata, Nesting, NetworkMode, PoolStatus, PoolTarget, Pools,
+    QuotaScope, SandboxBackend, SandboxId, Target, Tenants,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,10 @@ pub(super) enum Flaw {
     SeesNoDeath,
     SleepsHalf,
     LosesClaims,
+    ForgetsPools,
+    ShowsWarmOnes,
+    ForgetsFilesOfWarmOnes,
+    HandsWarmOnesOutTwice,
 }
 
 #[derive(Debug)]
@@ -64,6 +68,8 @@ struct Own {
     caps: BTreeMap<TenantName, u32>,
     places: BTreeMap<TenantName, u32>,
     claimed: Vec<SandboxId>,
+    pools: Option<Vec<PoolTarget>>,
+    last: Option<Claim>,
 }
 
 impl Flawed {
@@ -80,7 +86,11 @@ impl Flawed {
     }
 
     async fn one_lock(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        if self.is(Flaw::HasOneLock) { Some(self.lock.lock().await) } else { None }
+        if self.is(Flaw::HasOneLock) || self.is(Flaw::HandsWarmOnesOutTwice) {
+            Some(self.lock.lock().await)
+        } else {
+            None
+        }
     }
 
     async fn state(&self, id: &SandboxId) -> Result<ClaimState, BackendError> {
@@ -158,7 +168,23 @@ impl SandboxBackend for Flawed {
             }
             _ => {}
         }
+        let warm = self.own().pools.is_some();
+        if self.is(Flaw::ForgetsFilesOfWarmOnes) && warm {
+            request.host_files.clear();
+        }
+        if self.is(Flaw::HandsWarmOnesOutTwice) && warm && request.claim_ref.as_str() != "first" {
+            let last = self.own().last.take();
+            if let Some(mut last) = last {
+                last.claim_ref = request.claim_ref;
+                return Ok(last);
+            }
+        }
         let claim = self.inner.claim(request).await;
+        if let Ok(claim) = &claim
+            && claim.claim_ref.as_str() != "first"
+        {
+            self.own().last = Some(claim.clone());
+        }
         match &claim {
             Ok(claim) => self.own().claimed.push(claim.id.clone()),
             Err(_) => {
@@ -180,6 +206,11 @@ impl SandboxBackend for Flawed {
         let mut found = self.inner.find(&filter).await?;
         match self.flaw {
             Flaw::FindsNewestFirst => found.reverse(),
+            Flaw::ShowsWarmOnes if self.own().pools.is_some() => {
+                let id = "sb_warm".parse().expect("the id is good");
+                let asked = ClaimRequest::new("warm".parse().expect("the label is good"), ImageName::host());
+                found.push(Claim::new(id, &asked, crate::Timestamp::default(), ClaimState::Running));
+            }
             Flaw::LosesClaims => found.retain(|claim| self.own().claimed.contains(&claim.id)),
             Flaw::SeesNoDeath => {
                 for claim in &mut found {
@@ -279,6 +310,24 @@ impl SandboxBackend for Flawed {
 
     fn tenants(&self) -> Option<&dyn Tenants> {
         Some(self)
+    }
+
+    fn pools(&self) -> Option<&dyn Pools> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Pools for Flawed {
+    async fn put_pools(&self, targets: Vec<PoolTarget>) -> Result<(), BackendError> {
+        self.own().pools = Some(targets.clone());
+        self.inner.put_pools(targets).await
+    }
+
+    async fn pools(&self) -> Result<Vec<PoolStatus>, BackendError> {
+        let status = Pools::pools(&*self.inner).await?;
+        let forgotten = self.is(Flaw::ForgetsPools) && self.own().pools.is_none();
+        Ok(if forgotten { Vec::new() } else { status })
     }
 }
 
