@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::error::refused;
 use super::journal::{Phase, Process, Record};
 use super::limit::{DiskLimit, Tier};
-use super::registry::{Entry, hold};
+use super::registry::{Entry, Kind, hold};
 use super::usage::{self, Found, Usage};
 use super::work::left_behind;
 use super::{Inner, process, serve};
@@ -70,7 +70,12 @@ enum Verdict {
 impl Inner {
     /// Looks at the boxes that are due at `now`, counted from when the watch began.
     pub(super) async fn look(self: &Arc<Self>, watch: &mut Watch, now: Duration) {
-        let running: Vec<_> = hold(&self.registry).entries.values().cloned().collect();
+        let running: Vec<_> = hold(&self.registry)
+            .entries
+            .values()
+            .filter(|entry| entry.kind == Kind::Claim)
+            .cloned()
+            .collect();
         watch.seen.retain(|id, _| running.iter().any(|entry| entry.id == *id));
         let (free, reserve) = self.disk_left().unwrap_or((u64::MAX, 0));
         for entry in running {
