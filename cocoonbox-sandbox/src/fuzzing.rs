@@ -41,3 +41,15 @@ pub fn record(bytes: &[u8]) {
 pub fn claim_body(bytes: &[u8]) {
     crate::http::fuzz_claim_body(bytes);
 }
+
+/// Reads the signed word of a preview URL.
+#[cfg(feature = "http")]
+pub fn preview_token(bytes: &[u8]) {
+    crate::node::fuzz_token(bytes);
+}
+
+/// Reads one of the node's own records.
+#[cfg(feature = "http")]
+pub fn node_record(bytes: &[u8]) {
+    crate::node::fuzz_record(bytes);
+}

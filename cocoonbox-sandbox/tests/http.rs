@@ -2,102 +2,38 @@
 
 #![cfg(feature = "http")]
 
+#[path = "common/api.rs"]
+mod api;
 mod common;
 
 use std::error::Error;
 use std::sync::Arc;
 
-use cocoonbox_sandbox::http::{router, serve};
+use api::{Api, ROOT};
+use cocoonbox_sandbox::http::router;
 use cocoonbox_sandbox::node::{Node, NodeOptions, NodeToken, SandboxKey};
 use common::{Data, Outcome, processes_of, run};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_util::sync::CancellationToken;
-
-const ROOT: &str = "root-token-of-the-test";
-
-struct Api {
-    address: std::net::SocketAddr,
-    stop: CancellationToken,
-    served: tokio::task::JoinHandle<std::io::Result<()>>,
-}
+use tokio::net::TcpStream;
 
 fn options(data: &Data, address: &str) -> NodeOptions {
     NodeOptions::new(data.path().join("node"), SandboxKey::new("k".repeat(64)), address)
 }
 
-impl Api {
-    async fn start(data: &Data) -> Result<Self, Box<dyn Error>> {
-        let backend = data.open().await?;
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
-        let options = options(data, &address.to_string()).with_token(NodeToken::new(ROOT.to_owned()));
-        let node = Node::open(options, Arc::new(backend)).await?;
-        let stop = CancellationToken::new();
-        let served = tokio::spawn(serve::run(listener, router(node), stop.clone()));
-        Ok(Self { address, stop, served })
-    }
-
-    /// Sends a request and returns the open connection.
-    async fn send(
-        &self,
-        method: &str,
-        path: &str,
-        token: Option<&str>,
-        extra: &str,
-        body: &str,
-    ) -> std::io::Result<TcpStream> {
-        let mut stream = TcpStream::connect(self.address).await?;
-        let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: node\r\n{token}{extra}content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).await?;
-        Ok(stream)
-    }
-
-    /// Sends a request and returns the status and the body.
-    async fn call(
-        &self,
-        method: &str,
-        path: &str,
-        token: Option<&str>,
-        body: &str,
-    ) -> Result<(u16, Value), Box<dyn Error>> {
-        let mut stream = self.send(method, path, token, "connection: close\r\n", body).await?;
-        let mut answer = Vec::new();
-        // an oversized body may be cut off after the answer
-        let _ = stream.read_to_end(&mut answer).await;
-        let answer = String::from_utf8(answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").ok_or("an answer has a head")?;
-        let status = head.split(' ').nth(1).ok_or("a status")?.parse()?;
-        Ok((status, serde_json::from_str(body).unwrap_or_else(|_| Value::String(body.to_owned()))))
-    }
-
-    /// Asks for an upgrade and returns the status and the connection after the head.
-    async fn upgrade(
-        &self,
-        path: &str,
-        token: Option<&str>,
-        to: &str,
-    ) -> Result<(u16, TcpStream), Box<dyn Error>> {
-        let extra = format!("connection: Upgrade\r\nupgrade: {to}\r\n");
-        let mut stream = self.send("GET", path, token, &extra, "").await?;
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(stream.read_u8().await?);
-        }
-        Ok((String::from_utf8(head)?.split(' ').nth(1).ok_or("a status")?.parse()?, stream))
-    }
+async fn start(data: &Data) -> Result<Api, Box<dyn Error>> {
+    let backend = data.open().await?;
+    let listener = Api::listen().await?;
+    let address = listener.local_addr()?.to_string();
+    let options = options(data, &address).with_token(NodeToken::new(ROOT.to_owned()));
+    Ok(Api::serve_on(listener, router(Node::open(options, Arc::new(backend)).await?)))
 }
 
 #[test]
 fn a_sandbox_lives_over_http() -> Outcome {
     run(|| async {
         let data = Data::new()?;
-        let api = Api::start(&data).await?;
+        let api = start(&data).await?;
         assert_eq!(api.call("GET", "/healthz", None, "").await?, (200, json!("ok")));
         let body = json!({ "template": "host", "egress": false, "claim_ref": "cb-abcdefghij", "metadata": { "a": "b" }, "unknown": 1 });
         let (status, claim) = api.call("POST", "/v1/claim", Some(ROOT), &body.to_string()).await?;
@@ -157,7 +93,7 @@ fn a_sandbox_lives_over_http() -> Outcome {
 fn strangers_and_bad_bodies_are_refused() -> Outcome {
     run(|| async {
         let data = Data::new()?;
-        let api = Api::start(&data).await?;
+        let api = start(&data).await?;
         for (method, path) in [
             ("POST", "/v1/claim"),
             ("GET", "/v1/sandboxes"),
@@ -216,12 +152,8 @@ fn a_full_node_says_429() -> Outcome {
     run(|| async {
         let data = Data::new()?;
         let backend = common::open(data.config().with_max_claims(1)).await?;
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
         let node = Node::open(options(&data, "node"), Arc::new(backend)).await?;
-        let stop = CancellationToken::new();
-        let served = tokio::spawn(serve::run(listener, router(node), stop.clone()));
-        let api = Api { address, stop, served };
+        let api = Api::serve(router(node)).await?;
         let body = json!({ "template": "host" }).to_string();
         assert_eq!(api.call("POST", "/v1/claim", None, &body).await?.0, 200);
         let (status, said) = api.call("POST", "/v1/claim", None, &body).await?;
@@ -234,7 +166,7 @@ fn a_full_node_says_429() -> Outcome {
 fn a_claim_without_a_token_is_refused_before_its_body_comes() -> Outcome {
     run(|| async {
         let data = Data::new()?;
-        let api = Api::start(&data).await?;
+        let api = start(&data).await?;
         for token in ["", "authorization: Bearer wrong\r\n"] {
             let mut stream = TcpStream::connect(api.address).await?;
             let head =
@@ -252,7 +184,7 @@ fn a_claim_without_a_token_is_refused_before_its_body_comes() -> Outcome {
 fn relays_are_cut_when_the_node_stops() -> Outcome {
     run(|| async {
         let data = Data::new()?;
-        let api = Api::start(&data).await?;
+        let api = start(&data).await?;
         let body = json!({ "template": "host" }).to_string();
         let (status, claim) = api.call("POST", "/v1/claim", Some(ROOT), &body).await?;
         assert_eq!(status, 200, "{claim}");

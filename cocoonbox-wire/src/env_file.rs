@@ -41,7 +41,7 @@ fn variable(line: &str) -> Option<(String, String)> {
     loop {
         match rest.next()? {
             '"' => break,
-            '\\' => value.push(rest.next()?),
+            '\\' => value.push(rest.next().filter(|letter| *letter != '\0')?),
             '\0' => return None,
             letter => value.push(letter),
         }

@@ -10,8 +10,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::access::{self, id};
+use super::line::Line;
 use super::{Answer, serve, wire};
-use crate::node::{Command, Node, Refusal};
+use crate::node::{Code, Command, Node, Refusal};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,6 +26,7 @@ struct ExecBody {
 pub(super) async fn exec(State(node): State<Node>, Path(text): Path<String>, request: Request) -> Answer {
     let id = id(&text)?;
     access::own(&node, request.headers(), &id)?;
+    let line = request.extensions().get::<Line>().cloned();
     let body: ExecBody = wire::parse(&serve::body(request).await?)?;
     if body.argv.first().is_none_or(String::is_empty) {
         return Err(Refusal::invalid("argv is empty"));
@@ -37,7 +39,18 @@ pub(super) async fn exec(State(node): State<Node>, Path(text): Path<String>, req
         },
     };
     let cwd = body.cwd.filter(|cwd| !cwd.is_empty());
-    let done = node.exec(&id, Command { argv: body.argv, cwd, env: body.env, timeout }).await?;
+    let command = Command { argv: body.argv, cwd, env: body.env, timeout };
+    // the server goes on for a client that only ended its side; here nobody then waits for the answer
+    let left = async {
+        match line {
+            Some(line) => line.left().await,
+            None => std::future::pending().await,
+        }
+    };
+    let done = tokio::select! {
+        done = node.exec(&id, command) => done?,
+        () = left => return Err(Refusal::new(Code::Timeout, "the caller left")),
+    };
     let reply = json!({
         "exit_code": done.code,
         "stdout": String::from_utf8_lossy(&done.stdout),

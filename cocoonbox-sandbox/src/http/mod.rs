@@ -11,6 +11,7 @@ mod event;
 mod exec;
 mod info;
 mod life;
+mod line;
 mod metric;
 mod pool;
 mod preview;

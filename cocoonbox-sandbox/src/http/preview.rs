@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{AUTHORIZATION, CONNECTION, COOKIE, HOST, HeaderName, UPGRADE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, Version};
 use axum::response::IntoResponse as _;
 use axum::routing::any;
 use axum::{Json, Router};
@@ -121,7 +121,7 @@ async fn forward(
     };
     // the caller's side of an upgrade is asked for before its request goes on
     let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
-    *request.version_mut() = axum::http::Version::HTTP_11;
+    *request.version_mut() = Version::HTTP_11;
     let mut sender = serve::handshake(TokioIo::new(guest)).await.map_err(strange)?;
     let mut answer = sender.send_request(request).await.map_err(strange)?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {

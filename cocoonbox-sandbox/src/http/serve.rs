@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::MAX_BODY;
+use super::line::Line;
 use crate::node::{Code, Refusal};
 
 /// The most connections at a time, relays included; later ones wait in the listener's queue.
@@ -79,16 +80,19 @@ struct Held {
 async fn connection(stream: TcpStream, peer: Peer, router: Router, held: Held) {
     let _ = stream.set_nodelay(true);
     let stop = held.stop.clone();
+    let line = Line::new(stream);
+    let seen = line.clone();
     let service = router.map_request(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(held.clone());
         request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(seen.clone());
         request.map(Body::new)
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
         .half_close(true)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+        .serve_connection(TokioIo::new(line), TowerToHyperService::new(service))
         .with_upgrades();
     tokio::pin!(connection);
     let ended = tokio::select! {

@@ -145,14 +145,40 @@ impl Inner {
         let began = self.served.now();
         let made = self.try_make(entry, ask).await;
         self.metrics.claimed(self.served.now().saturating_sub(began), made.is_ok());
-        if made.is_err() && entry.record().phase == Phase::Claiming {
-            // when this fails too, opening the node again settles it
-            if let Err(left) = self.store.remove(&entry.record().mark).await {
-                tracing::warn!(error = &left as &dyn std::error::Error, "a failed claim left a record");
+        if let Err(refusal) = &made {
+            // on the disk it is a claim that nobody was told of, which the next start gives back
+            let mut left = (*entry.record()).clone();
+            left.phase = Phase::Releasing;
+            left.key = None;
+            entry.set(left);
+            if let Err(error) = self.undo(entry, refusal.code() == Code::Internal).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "a claim that failed is not cleaned up yet; it is tried again");
             }
-            hold(&self.registry).remove(entry);
         }
         made
+    }
+
+    /// Gives back what was made for a claim that failed. Where the backend's answer got lost it is looked for.
+    pub(super) async fn undo(&self, entry: &Arc<Entry>, look: bool) -> Result<(), Refusal> {
+        let record = entry.record();
+        let mut made = record.id.clone();
+        if made.is_none() && look {
+            let claims = self.backend.find(&ClaimFilter::all()).await?;
+            made = claims
+                .into_iter()
+                .find(|claim| claim.metadata.mark() == Some(&record.mark))
+                .map(|claim| claim.id);
+        }
+        if let Some(id) = made {
+            match self.backend.release(&id).await {
+                Ok(()) | Err(BackendError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.store.remove(&record.mark).await?;
+        hold(&self.registry).remove(entry);
+        Ok(())
     }
 
     async fn try_make(&self, entry: &Arc<Entry>, ask: Ask) -> Result<Claimed, Refusal> {
@@ -172,29 +198,15 @@ impl Inner {
             record.lease = Some(lease);
         });
         if let Err(refusal) = established.await {
-            self.give_back(entry, &claim).await;
+            let mut made = (*entry.record()).clone();
+            made.id = Some(claim.id.clone());
+            entry.set(made);
             return Err(refusal);
         }
         hold(&self.registry).established(entry);
         self.metrics.did("claim");
         self.journal.tell(Event::of("claim", &claim, self.clock.now()).with_key(&claim));
         Ok(Claimed { id: claim.id, deadline })
-    }
-
-    /// Gives back what was made for a claim that failed; when that fails as well, the next look at leases tries again.
-    async fn give_back(&self, entry: &Entry, claim: &Claim) {
-        match self.backend.release(&claim.id).await {
-            Ok(()) | Err(BackendError::NotFound { .. }) => {}
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(sandbox = %claim.id, error, "a failed claim left a sandbox");
-                let mut left = (*entry.record()).clone();
-                left.id = Some(claim.id.clone());
-                left.phase = Phase::Releasing;
-                left.key = None;
-                entry.set(left);
-            }
-        }
     }
 
     pub(super) async fn claim_of(&self, id: &SandboxId) -> Result<Claim, Refusal> {

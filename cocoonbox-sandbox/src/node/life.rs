@@ -1,11 +1,12 @@
 //! Release, hibernate, wake, renew, and what becomes of a claim whose lease is over.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cocoonbox_core::Timestamp;
 use cocoonbox_core::backend::{
-    BackendError, BoxedDuplex, Claim, ClaimFilter, ClaimState, HibernateTo, Memory, SandboxId, Target,
+    BackendError, BoxedDuplex, ClaimFilter, ClaimState, HibernateTo, Memory, SandboxId, Target,
 };
 use futures::StreamExt as _;
 
@@ -127,7 +128,7 @@ impl Node {
     pub async fn tick(&self) {
         let inner = &self.0;
         let served = inner.served.now();
-        inner.prune().await;
+        let running = inner.prune().await;
         let due = hold(&inner.registry).all().into_iter().filter(|entry| {
             let record = entry.record();
             let over = record.lease.as_ref().is_some_and(|lease| lease.left(served).is_zero());
@@ -135,7 +136,11 @@ impl Node {
                 Phase::Live => over,
                 Phase::Archiving | Phase::Releasing => true,
                 Phase::Ended => !record.keeps_key(served),
-                Phase::Archived => inner.is_orphan(&record),
+                // one that runs was waked by a call whose answer got lost
+                Phase::Archived => {
+                    let runs = record.id.as_ref().is_some_and(|id| running.contains(id));
+                    runs || inner.is_orphan(&record)
+                }
                 Phase::Claiming => false,
             }
         });
@@ -178,6 +183,9 @@ impl Inner {
     /// Ends a sandbox. The caller has the turn.
     async fn release(&self, entry: &Arc<Entry>, event: &'static str) -> Result<(), Refusal> {
         let record = entry.record();
+        if record.phase == Phase::Releasing && record.id.is_none() {
+            return self.undo(entry, true).await;
+        }
         let id = match (&record.id, record.phase) {
             (Some(id), Phase::Live | Phase::Archiving | Phase::Archived | Phase::Releasing) => id.clone(),
             _ => return Err(Refusal::not_found()),
@@ -251,6 +259,7 @@ impl Inner {
             // renewed meanwhile
             Phase::Live if !over => Ok(()),
             Phase::Ended => self.forget(entry).await,
+            Phase::Archived if !self.is_orphan(&record) => self.archive(entry, &record).await,
             Phase::Live | Phase::Archiving
                 if record.on_expire == OnExpire::Archive && !self.is_orphan(&record) =>
             {
@@ -276,8 +285,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Forgets claims that somebody else ended.
-    async fn prune(&self) {
+    /// Forgets claims that somebody else ended, and returns those that run.
+    async fn prune(&self) -> HashSet<SandboxId> {
         let before: Vec<_> = hold(&self.registry)
             .all()
             .into_iter()
@@ -286,9 +295,8 @@ impl Inner {
                 record.id.is_some() && record.is_shown()
             })
             .collect();
-        let Ok(claims) = self.backend.find(&ClaimFilter::all()).await else { return };
-        let there: std::collections::HashSet<&SandboxId> =
-            claims.iter().map(|claim: &Claim| &claim.id).collect();
+        let Ok(claims) = self.backend.find(&ClaimFilter::all()).await else { return HashSet::new() };
+        let there: HashSet<&SandboxId> = claims.iter().map(|claim| &claim.id).collect();
         for entry in before {
             let record = entry.record();
             let gone = record.is_shown() && record.id.as_ref().is_some_and(|id| !there.contains(id));
@@ -303,5 +311,7 @@ impl Inner {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the record of a lost claim stays");
             }
         }
+        let running = claims.into_iter().filter(|claim| claim.state == ClaimState::Running);
+        running.map(|claim| claim.id).collect()
     }
 }

@@ -40,6 +40,10 @@ pub(crate) use journal::rfc3339;
 pub(crate) use lease::grant;
 pub use lease::{DEFAULT_LEASE, LONGEST_LEASE, OnExpire};
 pub use preview::PreviewKey;
+#[cfg(fuzzing)]
+pub(crate) use preview::fuzz_token;
+#[cfg(fuzzing)]
+pub(crate) use record::fuzz_record;
 pub use refusal::{Code, Refusal};
 pub use store::NodeError;
 pub(crate) use tenant::TenantWrite;

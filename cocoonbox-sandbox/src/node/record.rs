@@ -130,6 +130,14 @@ impl Record {
     }
 }
 
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_record(bytes: &[u8]) {
+    if let Ok(record) = Record::parse(bytes) {
+        let again = serde_json::to_vec(&record).expect("a record is always JSON");
+        assert_eq!(Record::parse(&again).expect("what we write we read"), record);
+    }
+}
+
 /// Draws a mark: 26 of `[a-z2-7]`.
 pub(super) fn draw_mark(entropy: &dyn Entropy) -> Result<String, Refusal> {
     let mut bytes = [0_u8; 26];
