@@ -3,6 +3,7 @@
 mod base;
 mod claim_env;
 mod feed;
+mod fence;
 mod file;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -18,6 +19,7 @@ mod terminfo;
 mod tree;
 
 pub use base::Base;
+pub use fence::{Fence, FenceError};
 pub use identity_file::IdentityFileError;
 pub use limit::{
     LimitError, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_PATH_BYTES, MAX_VARIABLE_BYTES, MAX_VARIABLES,

@@ -6,7 +6,10 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use cocoonbox_core::backend::{Doors, HostFile, HostFileName, Nesting, SandboxBackend as _};
-use common::{Data, Outcome, as_root_and_as_a_user, claim, is_root, printed, processes_of, request, sh};
+use cocoonbox_sandbox::{BwrapBackend, Defence};
+use common::{
+    Data, IDS, Outcome, as_root_and_as_a_user, claim, has_ids, is_root, printed, processes_of, request, sh,
+};
 
 #[test]
 fn a_box_has_no_network_but_its_own_loopback() -> Outcome {
@@ -136,7 +139,7 @@ fn a_box_has_no_rights_and_is_never_the_hosts_root() -> Outcome {
             .collect();
         let own = rustix::process::geteuid().as_raw();
         assert_eq!(uids.len(), 1, "{uids:?}");
-        assert!(!uids.contains(&0) && (uids.contains(&own) != is_root()), "{uids:?}");
+        assert!(!uids.contains(&0) && (uids.contains(&own) != has_ids()), "{uids:?}");
         // what root alone reads outside, and what the box's uid would have to own to write
         for refused in [
             "cat /proc/kcore",
@@ -291,18 +294,32 @@ fn a_box_has_none_of_the_nodes_keys() -> Outcome {
                 .args(["-c", &format!("{KEYS}print(search())")])
                 .output()?;
             assert_eq!(String::from_utf8_lossy(&outside.stdout), "found\n");
+            let ask = async |backend: &BwrapBackend, id, what: &str| {
+                let command = format!("cat >/tmp/keys.py <<'END'\n{KEYS}{what}\nEND\npython3 /tmp/keys.py");
+                printed(backend, id, &command).await
+            };
+            // the filter refuses the question itself
             let data = Data::new()?;
             let backend = data.open().await?;
+            let one = claim(&*backend).await?;
+            assert_eq!(ask(&backend, &one.id, "print(search())").await?, "Operation not permitted");
+            // beside it, whose keys a box has
+            let data = Data::new()?;
+            let asks = data.config().with_weakened(Defence::SystemCallFilter);
+            let backend = common::open(asks.clone()).await?;
             let (one, other) = (claim(&*backend).await?, claim(&*backend).await?);
-            let asked = async |id, what: &str| {
-                let command = format!("cat >/tmp/keys.py <<'END'\n{KEYS}{what}\nEND\npython3 /tmp/keys.py");
-                printed(&*backend, id, &command).await
-            };
+            let asked = async |id, what: &str| ask(&backend, id, what).await;
             assert_eq!(asked(&one.id, "print(search())").await?, "Required key not available");
             // nor do two boxes share a place for keys
             assert_eq!(asked(&one.id, "print(add(), search())").await?, "found found");
             assert_eq!(asked(&one.id, "print(search())").await?, "found");
             assert_eq!(asked(&other.id, "print(search())").await?, "Required key not available");
+            // without a keyring of its own a box finds the node's, and may be seen to, but for whose key it is
+            drop(backend);
+            let backend = common::open(asks.with_weakened(Defence::Keyring)).await?;
+            let without = claim(&*backend).await?;
+            let found = ask(&backend, &without.id, "print(search())").await?;
+            assert!(["found", "Permission denied"].contains(&found.as_str()), "{found}");
             Ok(())
         });
     }
@@ -328,24 +345,31 @@ fn a_box_has_none_of_the_nodes_keys() -> Outcome {
 }
 
 #[test]
-fn every_box_of_a_root_node_has_a_host_uid_of_its_own() -> Outcome {
-    common::run(|| async {
-        if !is_root() {
+fn every_box_has_a_host_uid_of_its_own_where_the_node_can_give_one() -> Outcome {
+    as_root_and_as_a_user("every_box_has_a_host_uid_of_its_own_where_the_node_can_give_one", || async {
+        let data = Data::new()?;
+        let first = IDS.start + 7;
+        let backend = common::open(data.config().with_uids(first..first + 2)).await?;
+        let holds = backend.defences().contains(&Defence::UidMap);
+        assert_eq!(holds, has_ids());
+        if !holds {
+            let home =
+                data.path().join("claims").join(claim(&*backend).await?.id.as_str()).join("files/home");
+            let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(home)?);
+            assert_eq!(owner, rustix::process::geteuid().as_raw());
             return Ok(());
         }
-        let data = Data::new()?;
-        let backend = common::open(data.config().with_uids(1_900_000_000..1_900_000_002)).await?;
         let (one, other) = (claim(&*backend).await?, claim(&*backend).await?);
         let owner = |id: &cocoonbox_core::backend::SandboxId| {
             let home = data.path().join("claims").join(id.as_str()).join("files/home");
             std::fs::metadata(home).map(|found| std::os::unix::fs::MetadataExt::uid(&found))
         };
-        assert_eq!((owner(&one.id)?, owner(&other.id)?), (1_900_000_000, 1_900_000_001));
+        assert_eq!((owner(&one.id)?, owner(&other.id)?), (first, first + 1));
         let full = backend.claim(request("third")).await;
         assert!(matches!(full, Err(cocoonbox_core::backend::BackendError::Quota { .. })), "{full:?}");
         backend.release(&one.id).await?;
         let third = claim(&*backend).await?;
-        assert_eq!(owner(&third.id)?, 1_900_000_000);
+        assert_eq!(owner(&third.id)?, first);
         Ok(())
     })
 }

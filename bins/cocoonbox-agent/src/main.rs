@@ -11,7 +11,7 @@ use std::{env, fs};
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use cocoonbox_guest::{AgentOptions, Base, InitOptions};
+use cocoonbox_guest::{AgentOptions, Base, Fence, InitOptions};
 
 /// What runs inside a box of cocoonbox.
 #[derive(Debug, Parser)]
@@ -61,6 +61,10 @@ fn init() -> anyhow::Result<()> {
     let door_socket = env::var_os("COCOONBOX_DOOR_SOCKET").map(PathBuf::from);
     let base =
         Base::of_this_user(&fs::read_to_string("/etc/passwd").unwrap_or_default(), door_socket.is_some());
+    if let Some(asked) = env::var_os("COCOONBOX_FENCE") {
+        let fence = asked.to_str().and_then(Fence::parse).context("COCOONBOX_FENCE names no fence")?;
+        fence.raise(&base.home)?;
+    }
     let mut options = InitOptions::new(channel, base);
     options.door_socket = door_socket;
     let mut agent = Command::new("/proc/self/exe");

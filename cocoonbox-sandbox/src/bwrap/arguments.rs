@@ -51,6 +51,8 @@ pub(super) struct Box_<'a> {
     pub(super) doors: Option<&'a Path>,
     pub(super) channel: RawFd,
     pub(super) lock: RawFd,
+    /// The programs of the system call filter.
+    pub(super) filters: &'a [RawFd],
 }
 
 /// Returns the options, without the command.
@@ -78,7 +80,15 @@ pub(super) fn options(of: &Box_<'_>) -> Vec<Vec<u8>> {
     if of.nesting == Nesting::Denied && holds(Defence::UserNamespaceDenial) {
         list.words(&["--disable-userns"]);
     }
+    for filter in of.filters {
+        list.words(&["--add-seccomp-fd", &filter.to_string()]);
+    }
     list.words(&["--info-fd", "0", "--clearenv"]);
+    if holds(Defence::Landlock) {
+        // under rules for files nobody mounts anything, which a sandbox further in must
+        let fence = if of.nesting == Nesting::Allowed { "scopes" } else { "files" };
+        list.words(&["--setenv", "COCOONBOX_FENCE", fence]);
+    }
     list.words(&["--setenv", "COCOONBOX_GUEST_FD", &of.channel.to_string()]);
     list.words(&["--setenv", "COCOONBOX_LOCK_FD", &of.lock.to_string()]);
 

@@ -45,6 +45,27 @@ pub enum Defence {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Weakened(BTreeSet<Defence>);
 
+impl Defence {
+    /// All of them, from the outermost thought of to the last.
+    pub(super) const ALL: [Self; 15] = [
+        Self::SystemCallFilter,
+        Self::Landlock,
+        Self::HostAllowList,
+        Self::ReadOnlyRoot,
+        Self::ProcMasks,
+        Self::PidNamespace,
+        Self::NetworkNamespace,
+        Self::IpcNamespace,
+        Self::CapabilityDrop,
+        Self::UserNamespaceDenial,
+        Self::UidMap,
+        Self::Keyring,
+        Self::PrivateShm,
+        Self::PrivateTmp,
+        Self::NewSession,
+    ];
+}
+
 impl Weakened {
     #[cfg(feature = "testkit")]
     pub(super) fn with(mut self, defence: Defence) -> Self {

@@ -86,7 +86,7 @@ pub(super) struct Record {
     pub(super) nesting: Nesting,
     pub(super) hostname: String,
     pub(super) claimed_at: Timestamp,
-    /// The host uid of the box, where the node runs as root.
+    /// The host uid of the box, where the node could give it one.
     pub(super) uid: Option<u32>,
     /// Whether the claim was ever answered; one that was not is removed when the node opens.
     pub(super) established: bool,

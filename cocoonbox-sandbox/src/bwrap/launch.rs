@@ -1,15 +1,16 @@
 //! From the node's process to bwrap's: everything between `fork` and `exec`.
 //!
 //! ```text
-//!  fork ── own session ── own cgroup ──┬── as root: private mounts, sources staged, uid dropped ──┐
-//!                                      └── as a user: nothing ────────────────────────────────────┤
+//!  fork ── own session ── own cgroup ──┬── as root: private mounts, sources staged, uid dropped ────────────┐
+//!                                      ├── as a user with more ids: their user namespace, then as root ─────┤
+//!                                      └── as a user with one: nothing ─────────────────────────────────────┤
 //!  exec bwrap ── lo up, 10.203.0.1 added, every port free to bind ── user + net namespace, map ───┘
 //! ```
 //!
 //! The child of a process with threads may do nothing but raw system calls on memory that was made before, so this
 //! is the one place of the backend that is unsafe.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -45,8 +46,12 @@ pub(super) struct Launch {
     pub(super) cgroups: Vec<OwnedFd>,
     /// What it starts with instead of what the node has.
     pub(super) advice: Advice,
-    /// As root: the uid to drop to, and the sources to bring along.
+    /// Where the node can give uids: the one to drop to, and the sources to bring along.
     pub(super) drop_to: Option<(u32, Stage)>,
+    /// As an ordinary user that can: the user namespace in which it can.
+    pub(super) enter: Option<OwnedFd>,
+    /// There: what is given to the uid.
+    pub(super) give: Vec<CString>,
     /// The uid that the box's outer user namespace maps.
     pub(super) uid: u32,
     /// The gid.
@@ -79,6 +84,8 @@ struct Steps {
     cgroups: Vec<RawFd>,
     advice: Advice,
     drop_to: Option<(u32, Stage)>,
+    enter: Option<RawFd>,
+    give: Vec<CString>,
     uid_map: Vec<u8>,
     gid_map: Vec<u8>,
     without: Without,
@@ -106,6 +113,8 @@ impl Launch {
             cgroups: self.cgroups.iter().map(OwnedFd::as_raw_fd).collect(),
             advice: self.advice,
             drop_to: self.drop_to,
+            enter: self.enter.as_ref().map(OwnedFd::as_raw_fd),
+            give: self.give,
             uid_map: format!("0 {} 1\n", self.uid).into_bytes(),
             gid_map: format!("0 {} 1\n", self.gid).into_bytes(),
             without: self.without,
@@ -155,7 +164,17 @@ fn run(steps: &Steps) -> io::Result<()> {
             )?;
         }
         steps.advice.take();
+        if let Some(space) = steps.enter {
+            step(
+                c"launch: cannot enter the user namespace of the node's ids\n",
+                libc::c_long::from(libc::setns(space, libc::CLONE_NEWUSER)),
+            )?;
+        }
         if let Some((uid, stage)) = &steps.drop_to {
+            for path in &steps.give {
+                let given = libc::lchown(path.as_ptr(), *uid, *uid);
+                step(c"launch: cannot give the box its files\n", libc::c_long::from(given))?;
+            }
             step(
                 c"launch: cannot make a mount namespace\n",
                 libc::syscall(libc::SYS_unshare, flags(libc::CLONE_NEWNS)),

@@ -2,6 +2,7 @@
 
 mod advice;
 mod arguments;
+mod call;
 mod cgroup;
 mod channel;
 mod config;
@@ -9,12 +10,14 @@ mod control;
 mod defence;
 pub(crate) mod disk;
 mod error;
+mod filter;
 mod hierarchy;
 mod hostname;
 mod image;
 mod journal;
 mod launch;
 mod limit;
+pub(crate) mod map;
 mod meter;
 mod open;
 mod pool;
@@ -51,6 +54,7 @@ use cgroup::Cgroups;
 use control::Controller;
 use error::{BACKEND, refused};
 use journal::{Phase, Record};
+use map::Map;
 use registry::{Entry, Registry, check_uids, hold};
 use start::Places;
 use work::conflict;
@@ -82,8 +86,10 @@ struct Inner {
     node: String,
     /// This process's uid and gid.
     own: (u32, u32),
-    /// The uids for boxes, where the node runs as root.
+    /// The uids for boxes, where the node can give any.
     uids: Option<Range<u32>>,
+    /// The ids beside its own that an ordinary user may give, where it may give any.
+    map: Option<Arc<Map>>,
     /// The name of the present copy of the guest's binary.
     agent: String,
     cgroups: Cgroups,
@@ -117,8 +123,12 @@ impl BwrapBackend {
         let base = 0x7000_0000 + ((u32::from(digest[6]) << 8 | u32::from(digest[7])) & 0x0fff) * 4096;
         let uids = config.uids.clone().unwrap_or(base..base + 4096);
         check_uids(&uids).map_err(OpenError::Settle)?;
-        let given = own.0 == 0 && config.holds(Defence::UidMap);
-        let uids = if given { open::may_give(&uids)?.then_some(uids) } else { None };
+        let map = if own.0 != 0 && config.holds(Defence::UidMap) { open::map().await } else { None };
+        let uids = match &map {
+            Some(map) => open::share(map, config.uids.as_ref(), &digest[6..8]),
+            None if own.0 == 0 && config.holds(Defence::UidMap) => open::may_give(&uids)?.then_some(uids),
+            None => None,
+        };
         let mut registry = Registry::default();
         registry.tenants.extend(open::tenants(&data)?);
         let cgroups = Cgroups::find(&node, &config.limits);
@@ -129,6 +139,7 @@ impl BwrapBackend {
             data,
             own,
             uids,
+            map: map.map(Arc::new),
             agent,
             cgroups,
             node,
@@ -146,6 +157,22 @@ impl BwrapBackend {
         inner.refill.notify_one();
         let filling = serve::fill_pools(&inner);
         Ok(Arc::new(Self { inner, _filling: filling }))
+    }
+
+    /// Returns the defences that boxes of this node have on this machine: all, but for the system call filter on an
+    /// architecture without one, Landlock where the kernel lacks it or has its first version, and a uid of a box's own
+    /// where the node can give none.
+    pub fn defences(&self) -> Vec<Defence> {
+        let there = |defence: &Defence| match defence {
+            Defence::SystemCallFilter => filter::is_there(),
+            Defence::Landlock => {
+                crate::probe::namespace::landlock_version().is_ok_and(|version| version >= 2)
+            }
+            Defence::UidMap => self.inner.uids.is_some(),
+            _ => true,
+        };
+        let all = Defence::ALL.into_iter();
+        all.filter(|defence| self.inner.config.holds(*defence) && there(defence)).collect()
     }
 }
 

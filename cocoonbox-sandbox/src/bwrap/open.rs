@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::error::{OpenError, refused};
 use super::journal::{Phase, Record};
+use super::map::Map;
 use super::registry::{Entry, Kind, hold};
 use super::start::{self, Places};
 use super::{Inner, disk, process, serve, tree};
@@ -126,6 +127,38 @@ pub(super) fn may_give(uids: &Range<u32>) -> Result<bool, OpenError> {
     Ok(all)
 }
 
+/// The ids beside its own that this process, an ordinary user's, may give.
+pub(super) async fn map() -> Option<Map> {
+    match serve::work(Map::find).await {
+        Some(Ok(map)) => Some(map),
+        Some(Err(error)) => {
+            tracing::info!(error = &error as &dyn std::error::Error, "boxes share the node's own uid");
+            None
+        }
+        None => None,
+    }
+}
+
+/// The part of a map that this node's boxes get: the configured one, or one that follows from `place`, as a user's
+/// nodes should not share theirs.
+pub(super) fn share(map: &Map, asked: Option<&Range<u32>>, place: &[u8]) -> Option<Range<u32>> {
+    const SHARE: u32 = 4096;
+    if let Some(asked) = asked {
+        if !map.covers(asked) {
+            tracing::warn!("the configured uids are not in /etc/subuid: boxes share the node's own uid");
+        }
+        return map.covers(asked).then(|| asked.clone());
+    }
+    let all = map.uids();
+    let shares = all.len() as u32 / SHARE;
+    if shares == 0 {
+        return Some(all);
+    }
+    let place = place.iter().fold(0, |place, byte| place << 8 | u32::from(*byte));
+    let first = all.start + place % shares * SHARE;
+    Some(first..first + SHARE)
+}
+
 /// Whether a map covers `ids`, and whether its 0 is 0 outside.
 fn read_map(map: &str, ids: &Range<u32>) -> (bool, bool) {
     let lines = || {
@@ -177,7 +210,8 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
         }
         let Some(record) = Record::load(&path)? else {
             // it was never written down, so nothing of it was ever started
-            tree::remove(&path).map_err(OpenError::unusable(&path, "removing it"))?;
+            start::remove_tree(inner.map.as_deref(), &path)
+                .map_err(OpenError::unusable(&path, "removing it"))?;
             continue;
         };
         if found.file_name() != record.id.as_str() {

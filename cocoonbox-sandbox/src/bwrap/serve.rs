@@ -74,6 +74,16 @@ pub(super) fn spawn(command: Command) -> io::Result<()> {
     Ok(())
 }
 
+/// Runs a program to its end, on a thread that may wait.
+pub(super) fn run(mut command: Command) -> io::Result<std::process::Output> {
+    command.output()
+}
+
+/// Runs what waits for programs where it holds up nobody; nothing when it was broken off.
+pub(super) async fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
 /// Waits for a process to end.
 pub(super) async fn ended(process: OwnedFd) -> io::Result<()> {
     #[expect(unsafe_code, reason = "tokio asks that the descriptor stays open while it is registered")]

@@ -46,6 +46,11 @@ impl Stage {
     }
 }
 
+/// Returns paths as the system takes them.
+pub(super) fn texts(paths: &[PathBuf]) -> io::Result<Vec<CString>> {
+    paths.iter().map(|path| text(path)).collect()
+}
+
 fn text(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::other("a path holds a zero byte"))
 }

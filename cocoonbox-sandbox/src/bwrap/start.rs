@@ -3,12 +3,12 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cocoonbox_core::backend::{BackendError, Doors, HostFile, HostFileName, SandboxId};
+use cocoonbox_core::backend::{BackendError, Doors, HostFile, HostFileName, Nesting, SandboxId};
 use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
 
@@ -19,10 +19,11 @@ use super::error::{refused, unavailable};
 use super::image::{self, Source};
 use super::journal::{Process, Record};
 use super::launch::{self, Launch, Without};
+use super::map::Map;
 use super::registry::{Entry, hold};
-use super::stage::Stage;
+use super::stage::{self, Stage};
 use super::work::left_behind;
-use super::{Inner, channel, disk, process, serve, tree};
+use super::{Inner, channel, disk, filter, process, serve, tree};
 
 /// How long a guest has until it answers for the first time.
 const START_LIMIT: Duration = Duration::from_secs(15);
@@ -57,6 +58,21 @@ impl Places {
             workspace: files.join("workspace"),
             temporary: files.join("tmp"),
         }
+    }
+}
+
+/// Removes a tree, by whoever may.
+pub(super) fn remove_tree(map: Option<&Map>, path: &Path) -> io::Result<()> {
+    match map {
+        Some(map) if path.symlink_metadata().is_ok() => map.remove(path),
+        _ => tree::remove(path),
+    }
+}
+
+impl Inner {
+    /// The uid that the node itself gives a claim's files to; as an ordinary user the launch does it.
+    pub(super) fn owner_of(&self, record: &Record) -> Option<u32> {
+        record.uid.filter(|_| self.map.is_none())
     }
 }
 
@@ -210,18 +226,40 @@ fn prepare(
         launch::find_program(&inner.config.bwrap).ok_or_else(|| bwrap_missing(&inner.config.bwrap))?;
     let source = image::find(&inner.data, &record.image)
         .ok_or_else(|| BackendError::UnknownImage { image: record.image.as_str().to_owned() })?;
+    if record.uid.is_some() && inner.uids.is_none() {
+        return Err(failed(
+            "its files belong to an id that this node cannot give (root, or the range of /etc/subuid, gave it)",
+            None,
+        ));
+    }
     let places = Places::of(directory);
     let work = move || -> io::Result<Prepared> {
         let lock = disk::lock(&places.lock)?
             .ok_or_else(|| io::Error::other("processes of an earlier start still hold the box's lock"))?;
-        tree::remove(&places.temporary)?;
-        disk::owned_directory(&places.temporary, 0o1777, record.uid)?;
+        let map = record.uid.and(inner.map.as_deref());
+        remove_tree(map, &places.temporary)?;
+        disk::owned_directory(&places.temporary, 0o1777, inner.owner_of(record))?;
+        // what the launch gives to the box's uid, where the node itself cannot
+        let mut give = Vec::new();
         for path in [&places.home, &places.workspace] {
             // a guest that locked itself out is let in again, or its box would never start
-            let mode = fs::symlink_metadata(path)?.permissions().mode();
-            if mode & 0o700 != 0o700 {
-                fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o700))?;
+            let found = fs::symlink_metadata(path)?;
+            let mode = found.permissions().mode();
+            match map {
+                _ if mode & 0o700 == 0o700 => {}
+                Some(map) if found.uid() != inner.own.0 => map.let_in(path)?,
+                _ => fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o700))?,
             }
+            if map.is_some() && found.uid() == inner.own.0 {
+                // a home's own files first: it is new as long as it is the node's
+                if *path == places.home {
+                    give.extend(image::new_home().map(|(name, _)| path.join(name)));
+                }
+                give.push(path.clone());
+            }
+        }
+        if map.is_some() {
+            give.push(places.temporary.clone());
         }
         let own_etc = image::own_etc(&record.hostname);
         for (name, content) in &own_etc {
@@ -248,6 +286,14 @@ fn prepare(
         let doors_seen = doors.as_ref().map(|_| seen(&places.doors)).transpose()?;
         let parts = image::parts(&source, &rootfs)?;
         let etc_names: Vec<_> = own_etc.iter().map(|(name, _)| *name).collect();
+        // user namespaces within are one defence, by bwrap and by the filter
+        let makes_spaces = !inner.config.holds(Defence::UserNamespaceDenial);
+        let filters = match record.nesting {
+            _ if !inner.config.holds(Defence::SystemCallFilter) => Vec::new(),
+            _ if makes_spaces => filter::files(Nesting::Allowed)?,
+            nesting => filter::files(nesting)?,
+        };
+        let filter_numbers: Vec<_> = filters.iter().map(OwnedFd::as_raw_fd).collect();
         let options = arguments::options(&Box_ {
             config: &inner.config,
             hostname: &record.hostname,
@@ -262,6 +308,7 @@ fn prepare(
             doors: doors_seen.as_deref(),
             channel: channel.as_raw_fd(),
             lock: lock.as_raw_fd(),
+            filters: &filter_numbers,
         });
         let tier = inner.config.limits.tier(record.size);
         let (info, info_end) = launch::info_pair()?;
@@ -271,13 +318,15 @@ fn prepare(
             info: info_end,
             name: process::launcher_name(record.id.as_str()),
             command: [AGENT, "init"],
-            handed: vec![channel, lock.into()],
+            handed: [channel, lock.into()].into_iter().chain(filters).collect(),
             log,
             cgroups: inner.cgroups.make(record.id.as_str(), &tier)?,
             advice: inner.advice(&tier),
             uid: record.uid.unwrap_or(inner.own.0),
             gid: record.uid.unwrap_or(inner.own.1),
             drop_to: record.uid.zip(stage),
+            enter: map.map(Map::space).transpose()?,
+            give: stage::texts(&give)?,
             without: Without::of(&inner.config),
         };
         Ok(Prepared { launch, info, doors })

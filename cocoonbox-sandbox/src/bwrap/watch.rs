@@ -132,9 +132,14 @@ impl Inner {
         let most = tier.files().saturating_mul(2);
         let processes =
             record.process.as_ref().map(|first| self.members(&entry.id, first)).unwrap_or_default();
+        // what belongs to a box's own uid and shuts everybody out is opened by who may
+        let map = record.uid.and(self.map.clone());
         serve::blocking(move || {
             let look = || {
-                let found = usage::measure(&files, most)?;
+                let found = match &map {
+                    Some(map) => Found::Used(map.measure(&files)?),
+                    None => usage::measure(&files, most)?,
+                };
                 let Found::Used(mut used) = found else { return Ok(found) };
                 let device = fs::metadata(&files)?.dev();
                 used.bytes = used.bytes.saturating_add(usage::removed(&processes, device));

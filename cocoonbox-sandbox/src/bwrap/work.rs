@@ -10,7 +10,7 @@ use super::error::{refused, unavailable};
 use super::journal::{self, Phase, Process, Record};
 use super::registry::{Entry, Kind, hold};
 use super::start::{self, Places};
-use super::{Inner, channel, disk, image, serve, tree};
+use super::{Inner, channel, disk, image, serve};
 
 impl Inner {
     pub(super) async fn claim(self: Arc<Self>, request: ClaimRequest) -> Result<Claim, BackendError> {
@@ -76,11 +76,12 @@ impl Inner {
         host_files: Vec<HostFile>,
     ) -> Result<(), BackendError> {
         let (directory, record) = (entry.directory.clone(), record.clone());
+        let owner = self.owner_of(&record);
         serve::blocking(move || {
             let make = || {
                 disk::directory(&directory, 0o700)?;
                 record.store_intent(&directory)?;
-                start::make_places(&directory, record.uid, &host_files)
+                start::make_places(&directory, owner, &host_files)
             };
             make().map_err(refused("the claim's directory could not be made"))
         })
@@ -121,8 +122,10 @@ impl Inner {
             return Ok(());
         }
         self.end_in(id, &trash, process).await?;
+        let map = self.map.clone();
         serve::blocking(move || {
-            tree::remove(&trash).map_err(refused("the files of a released box could not be removed"))
+            start::remove_tree(map.as_deref(), &trash)
+                .map_err(refused("the files of a released box could not be removed"))
         })
         .await
     }

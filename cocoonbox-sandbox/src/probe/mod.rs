@@ -7,7 +7,7 @@
 mod cgroup;
 mod child;
 mod kvm;
-mod namespace;
+pub(crate) mod namespace;
 mod place;
 mod tool;
 

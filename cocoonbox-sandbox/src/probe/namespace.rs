@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::child::{End, Word, in_child, words};
 use super::{Check, tool};
+use crate::bwrap::map::{Map, MapError};
 
 pub(super) const NAME: &str = "user namespaces";
 
@@ -86,64 +87,61 @@ fn remedy(read: &dyn Fn(&str) -> Option<String>) -> String {
     format!("as root: {setting}{lasting}")
 }
 
-/// Looks for a range of ids that an ordinary user may map, and the program that maps it.
+/// Looks for ids that an ordinary user may map, by mapping them.
 pub(super) fn subordinate_ids() -> Check {
     const NAME: &str = "subordinate ids";
     let uid = rustix::process::getuid();
     if uid.is_root() {
-        return Check::yes(NAME, "root may map any id");
+        return Check::yes(NAME, "root may map any id: each box has a uid of its own");
     }
     let uid = uid.as_raw();
-    let name = fs::read_to_string("/etc/passwd").ok().and_then(|text| user_name(&text, uid));
-    let range =
-        |path: &str| largest_range(&fs::read_to_string(path).unwrap_or_default(), name.as_deref(), uid);
-    let (users, groups) = (range("/etc/subuid"), range("/etc/subgid"));
-    let who = name.clone().unwrap_or_else(|| uid.to_string());
-    if users == 0 || groups == 0 {
-        let reason = format!("/etc/subuid and /etc/subgid give {who} no range; a box then has one id only");
-        let remedy = format!(
+    let error = match Map::find() {
+        Ok(map) => {
+            let count = map.uids().len();
+            return Check::yes(NAME, format!("{count} were mapped: each box has a uid of its own"));
+        }
+        Err(error) => error,
+    };
+    let remedy = match &error {
+        MapError::NoRange { who } => format!(
             "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {who} (package uidmap)"
-        );
-        return Check::no(NAME, format!("none for {who}"), reason, remedy).degraded();
-    }
-    if !["newuidmap", "newgidmap"].iter().all(|program| tool::found(program)) {
-        let reason = "newuidmap and newgidmap are not installed; a box then has one id only";
-        let detail = format!("{users} for {who}, and nothing to map them with");
-        return Check::no(NAME, detail, reason, tool::apt("uidmap")).degraded();
-    }
-    Check::yes(NAME, format!("{} for {who}", users.min(groups)))
-}
-
-fn user_name(passwd: &str, uid: u32) -> Option<String> {
-    let entry = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let mut found = entry.filter(|fields| fields.get(2).is_some_and(|field| *field == uid.to_string()));
-    found.next().map(|fields| fields[0].to_owned())
-}
-
-/// Returns the size of the largest range that `text`, in the form of /etc/subuid, gives the user; 0: none.
-fn largest_range(text: &str, name: Option<&str>, uid: u32) -> u32 {
-    let uid = uid.to_string();
-    let ranges = text.lines().filter_map(|line| {
-        let (owner, range) = line.split_once(':')?;
-        let (_, count) = range.split_once(':')?;
-        (Some(owner) == name || owner == uid).then(|| count.trim().parse().ok())?
-    });
-    ranges.max().unwrap_or(0)
+        ),
+        MapError::NoProgram => tool::apt("uidmap"),
+        MapError::Refused { .. } => format!(
+            "run `newuidmap` by hand as uid {uid} to see why; a process under no_new_privs, in a container for one, cannot use it"
+        ),
+    };
+    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    let reason = format!("{error}{cause}; all boxes have the uid of who runs the node");
+    Check::no(NAME, "none", reason, remedy).degraded()
 }
 
 /// Asks the kernel for its Landlock version.
-pub(super) fn landlock() -> Check {
-    const NAME: &str = "landlock";
+pub(crate) fn landlock_version() -> std::io::Result<i64> {
     const VERSION: u32 = 1;
     // SAFETY: with no attributes, size 0 and the version flag the call reads and makes nothing, and returns a number.
     #[expect(unsafe_code, reason = "no library of ours has this call")]
     let answer = unsafe {
         nix::libc::syscall(nix::libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, VERSION)
     };
-    if answer > 0 {
-        return Check::yes(NAME, format!("version {answer}"));
-    }
-    let errno = std::io::Error::last_os_error();
+    if answer > 0 { Ok(answer) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// What a version does for a box.
+fn landlock_words(version: i64) -> String {
+    let files =
+        if version >= 2 { "boxes write only where they may" } else { "too old to be of use to boxes" };
+    let scopes = if version >= 6 { "; signals and abstract sockets stay in their box" } else { "" };
+    format!("version {version}: {files}{scopes}")
+}
+
+/// Says how much of Landlock there is.
+pub(super) fn landlock() -> Check {
+    const NAME: &str = "landlock";
+    let errno = match landlock_version() {
+        Ok(version) => return Check::yes(NAME, landlock_words(version)),
+        Err(errno) => errno,
+    };
     let remedy = if errno.raw_os_error() == Some(nix::libc::EOPNOTSUPP) {
         "start the kernel with landlock in its list: add lsm=landlock,lockdown,yama,integrity,apparmor,bpf to the \
          command line"
@@ -168,17 +166,5 @@ mod tests {
             let words = remedy(&|asked| (asked == path).then(|| value.to_owned()));
             assert!(words.contains(word), "{words}");
         }
-    }
-
-    #[test]
-    fn ranges_are_found_by_name_and_by_number() {
-        let text = "root:1:5\nana:100000:65536\nana:300000:7\n1001:200000:12\nbad\nana:x:y\n";
-        assert_eq!(largest_range(text, Some("ana"), 1000), 65536);
-        assert_eq!(largest_range(text, None, 1001), 12);
-        assert_eq!(largest_range(text, Some("bob"), 1002), 0);
-        assert_eq!(
-            user_name("root:x:0:0::/root:/bin/sh\nana:x:1000:1000:::\n", 1000).as_deref(),
-            Some("ana")
-        );
     }
 }

@@ -25,13 +25,6 @@ pub(super) fn apt(package: &str) -> String {
     format!("apt-get install -y {package}")
 }
 
-/// Returns whether a program is in the usual places.
-pub(super) fn found(program: &str) -> bool {
-    ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"]
-        .iter()
-        .any(|folder| Path::new(folder).join(program).is_file())
-}
-
 /// How a program failed.
 enum Failure {
     Missing,

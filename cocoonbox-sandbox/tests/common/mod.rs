@@ -17,25 +17,87 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 pub type Outcome = Result<(), Box<dyn Error>>;
 
-/// The uid of the second run; no account of the machine has it.
+/// The uid of the second run; no account of the machine has it, and so no ids beside its own.
 pub const ORDINARY: &str = "61234";
 
-/// Runs `story` as whoever runs the tests and, where that is root, once more as an ordinary user.
+/// The uid of the third run, which has an account and [`IDS`] in namespaces of the test's own.
+pub const WITH_IDS: &str = "61235";
+
+/// The ids that the third run's `/etc/subuid` and `/etc/subgid` give it.
+pub const IDS: std::ops::Range<u32> = 1_700_000_000..1_700_065_536;
+
+/// Says to a test that it is the third run.
+const HAS_IDS: &str = "COCOONBOX_TEST_HAS_IDS";
+
+/// Runs `story` as whoever runs the tests and, where that is root, once more as an ordinary user and once as one with
+/// ids to give.
 pub fn as_root_and_as_a_user<F: Future<Output = Outcome>>(name: &str, story: impl FnOnce() -> F) -> Outcome {
     run(story)?;
-    if rustix::process::geteuid().is_root() {
-        let again = Command::new("setpriv")
-            .args(["--reuid", ORDINARY, "--regid", ORDINARY, "--clear-groups", "--"])
-            .arg(std::env::current_exe()?)
-            .args(["--exact", name, "--nocapture", "--test-threads=1"])
-            .output()?;
-        let said =
-            format!("{}{}", String::from_utf8_lossy(&again.stdout), String::from_utf8_lossy(&again.stderr));
-        if !again.status.success() || !said.contains("1 passed") {
-            return Err(format!("as an ordinary user:\n{said}").into());
-        }
+    if is_root() {
+        let words = ["--exact", name, "--nocapture", "--test-threads=1"];
+        as_an_ordinary_user(&words)?;
+        as_a_user_with_ids(&words)?;
     }
     Ok(())
+}
+
+/// Runs this test program once more as an ordinary user.
+pub fn as_an_ordinary_user(words: &[&str]) -> Outcome {
+    let mut again = Command::new("setpriv");
+    again.args(["--reuid", ORDINARY, "--regid", ORDINARY, "--clear-groups", "--"]);
+    again.arg(std::env::current_exe()?);
+    passes(again.args(words), "as an ordinary user")
+}
+
+/// Runs this test program once more as an ordinary user with ids to give. The machine's accounts stay as they are: the
+/// run sees other files in their place.
+pub fn as_a_user_with_ids(words: &[&str]) -> Outcome {
+    const MOUNTED: &str = "for name in passwd subuid subgid; do mount --bind \"$1/$name\" /etc/$name || exit 1; done; \
+        user=$2; shift 2; exec setpriv --reuid $user --regid $user --clear-groups -- \"$@\"";
+    if !Path::new("/usr/bin/newuidmap").exists() {
+        return Err("newuidmap is not there: `scripts/need.sh test` installs it".into());
+    }
+    // removed by root, who may: what a failed test leaves belongs to ids that nobody else has
+    let place = tempfile::tempdir()?;
+    let temporary = place.path().join("tmp");
+    std::fs::create_dir(&temporary)?;
+    for path in [place.path(), &temporary] {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
+    }
+    let accounts = std::fs::read_to_string("/etc/passwd")?;
+    let accounts = format!("{accounts}cocoonbox-test:x:{WITH_IDS}:{WITH_IDS}::/nonexistent:/bin/sh\n");
+    std::fs::write(place.path().join("passwd"), accounts)?;
+    for name in ["subuid", "subgid"] {
+        let line = format!("cocoonbox-test:{}:{}\n", IDS.start, IDS.len());
+        std::fs::write(place.path().join(name), line)?;
+    }
+    let mut again = Command::new("unshare");
+    again.args(["--mount", "--propagation", "private", "sh", "-c", MOUNTED, "sh"]);
+    again.arg(place.path()).arg(WITH_IDS).arg(std::env::current_exe()?);
+    passes(again.args(words).env(HAS_IDS, "1").env("TMPDIR", &temporary), "as a user with ids")
+}
+
+fn passes(again: &mut Command, who: &str) -> Outcome {
+    let again = again.output()?;
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&again.stdout), String::from_utf8_lossy(&again.stderr));
+    let passed = again.status.success() && said.contains(" passed; 0 failed") && !said.contains(" 0 passed");
+    if passed { Ok(()) } else { Err(format!("{who}:\n{said}").into()) }
+}
+
+/// Held by who gives boxes the host's network: two such boxes on one machine want the same port.
+pub fn host_network() -> Result<std::fs::File, Box<dyn Error>> {
+    let path = "/tmp/cocoonbox-test-host-network.lock";
+    // opened before it is made: in /tmp nobody may open what somebody else made as if to make it
+    let file = std::fs::File::open(path).or_else(|_| std::fs::File::create_new(path));
+    let file = file.or_else(|_| std::fs::File::open(path))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+    Ok(file)
+}
+
+/// Whether boxes have a host uid each: as root, and in the third run.
+pub fn has_ids() -> bool {
+    is_root() || std::env::var_os(HAS_IDS).is_some()
 }
 
 /// Runs `story` on a runtime of its own.
