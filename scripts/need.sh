@@ -9,8 +9,10 @@ case ${1:-} in
         ;;
     test)
         need_to_run
-        need scp=openssh-client /usr/lib/openssh/sftp-server=openssh-sftp-server \
-            '/usr/lib/postgresql/*/bin/initdb=postgresql' setpriv=util-linux python3=python3 newuidmap=uidmap
+        need podman=podman runc=runc conmon=conmon newuidmap=uidmap \
+            /usr/share/doc/busybox-static/copyright=busybox-static \
+            scp=openssh-client /usr/lib/openssh/sftp-server=openssh-sftp-server \
+            '/usr/lib/postgresql/*/bin/initdb=postgresql' setpriv=util-linux python3=python3
         python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
         # foreign clients, pinned
         tools='grpcio==1.85.1 grpcio-reflection==1.85.1 buf-bin==1.75.0 cocoonstack-sandbox==0.1.19'

@@ -1,6 +1,9 @@
 #![doc = include_str!("../README.md")]
 
 mod bwrap;
+mod choice;
+#[cfg(feature = "container")]
+mod container;
 pub mod doors;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -9,7 +12,12 @@ pub mod http;
 #[cfg(feature = "http")]
 pub mod node;
 pub mod probe;
+#[cfg(all(feature = "testkit", feature = "container"))]
+pub mod testkit;
 
 pub use bwrap::{
     BwrapBackend, BwrapConfig, Defence, DiskLimit, Limits, OpenError, ProcessLimit, Reserve, Tier,
 };
+pub use choice::{BackendChoice, EngineOptions, UnknownBackend, open_backend};
+#[cfg(feature = "container")]
+pub use container::{ContainerBackend, ContainerConfig, EngineChoice, EngineSockets};

@@ -25,7 +25,8 @@ struct Arguments {
 enum Verb {
     /// Be the box's first process: serve the guest channel, open the doors, reap what is left behind.
     ///
-    /// Started by the node, with the guest channel in COCOONBOX_GUEST_FD.
+    /// Started by the node, with the guest channel in COCOONBOX_GUEST_FD, or by a container engine, with the socket
+    /// where the node hands it over in COCOONBOX_HANDOFF.
     Init,
     /// Serve the box's owner on the listener in COCOONBOX_AGENT_FD.
     ///
@@ -51,12 +52,22 @@ fn main() -> ExitCode {
 }
 
 fn init() -> anyhow::Result<()> {
-    cocoonbox_guest::harden().context("hardening failed")?;
-    let channel = UnixListener::from(inherited("COCOONBOX_GUEST_FD")?);
-    // its flock says that the box lives; held to the end of the process
-    let _lock = match env::var_os("COCOONBOX_LOCK_FD") {
-        Some(_) => Some(inherited("COCOONBOX_LOCK_FD")?),
-        None => None,
+    // the lock's flock says that the box lives; held to the end of the process
+    let (channel, _lock) = match env::var_os("COCOONBOX_HANDOFF") {
+        Some(path) => {
+            cocoonbox_guest::settle_privileges().context("privileges cannot be given up")?;
+            cocoonbox_guest::harden().context("hardening failed")?;
+            let handed =
+                cocoonbox_guest::take_handoff(path.as_ref()).context("the node hands nothing over")?;
+            (handed.channel, Some(handed.lock))
+        }
+        None => {
+            cocoonbox_guest::harden().context("hardening failed")?;
+            let channel = UnixListener::from(inherited("COCOONBOX_GUEST_FD")?);
+            let lock =
+                env::var_os("COCOONBOX_LOCK_FD").map(|_| inherited("COCOONBOX_LOCK_FD")).transpose()?;
+            (channel, lock)
+        }
     };
     let door_socket = env::var_os("COCOONBOX_DOOR_SOCKET").map(PathBuf::from);
     let base =

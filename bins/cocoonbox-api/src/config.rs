@@ -15,6 +15,10 @@ pub fn settings(flags: &UpArgs, environment: &Environment) -> anyhow::Result<Set
     data.value =
         Some(std::path::absolute(&folder).context("the data directory has no absolute path")?.into());
     let settings = Settings::gather(data, flags, environment)?;
+    let settings = match environment.variable("DOCKER_SOCKET").filter(|path| !path.is_empty()) {
+        Some(socket) => settings.with_default("docker_socket", PathBuf::from(socket)),
+        None => settings,
+    };
     Ok(match beside()? {
         Some(agent) => settings.with_default("agent", agent),
         None => settings,

@@ -15,7 +15,7 @@ use cocoonbox_core::backend::{NetworkMode, PoolKey, PoolTarget, SandboxBackend, 
 use cocoonbox_core::{Clock, Entropy, SystemClock, SystemEntropy};
 use cocoonbox_db::{DatabaseUrl, Db, DbOptions};
 use cocoonbox_oauth::{AccessToken, FirstStart, ServiceOptions, SqlUserStore, TokenIndex};
-use cocoonbox_sandbox::{BwrapBackend, BwrapConfig};
+use cocoonbox_sandbox::{BwrapConfig, EngineOptions, open_backend};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -89,7 +89,13 @@ pub async fn run(
     let changes = users.changes().await.context("the users' tables")?;
 
     let node = BwrapConfig::new(data.join("node"), &config.agent);
-    let backend = BwrapBackend::open(node, Arc::clone(&clock), Arc::clone(&entropy)).await?;
+    let engines = EngineOptions::default()
+        .with_socket(config.docker_socket.clone())
+        .with_runtime(config.box_runtime.clone())
+        .with_registry(config.image_registry.clone())
+        .with_image(Some(config.default_image.clone()));
+    let choice = config.backend.parse()?;
+    let backend = open_backend(choice, node, engines, Arc::clone(&clock), Arc::clone(&entropy)).await?;
     let boxes = SqlStore::open(db.clone(), clock.now()).await.context("the boxes' tables")?;
     let pool = Arc::new(Pool::default());
     let settings = EngineConfig::new(config.default_image.clone(), key.verifying_key())

@@ -12,7 +12,7 @@ use clap::Parser;
 use cocoonbox_core::{SystemClock, SystemEntropy};
 use cocoonbox_sandbox::http::{Rate, preview_router, router_with_rate, serve};
 use cocoonbox_sandbox::node::{Node, NodeOptions, NodeToken, PreviewKey, SandboxKey, serve as node_serve};
-use cocoonbox_sandbox::{BwrapBackend, BwrapConfig};
+use cocoonbox_sandbox::{BackendChoice, BwrapConfig, EngineOptions, open_backend};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +33,22 @@ struct Options {
     /// The guest's binary [default: cocoonbox-agent beside this program].
     #[arg(long, env = "COCOONBOX_AGENT")]
     agent: Option<PathBuf>,
+    /// What isolates sandboxes: auto, bwrap, podman or docker; auto is a container engine where one answers and
+    /// --default-image names an image for it, else bwrap.
+    #[arg(long, env = "COCOONBOX_BACKEND", default_value = "auto")]
+    backend: BackendChoice,
+    /// The container engine's socket [default: where podman or Docker listen].
+    #[arg(long, env = "DOCKER_SOCKET")]
+    docker_socket: Option<PathBuf>,
+    /// The container engine's runtime for sandboxes, such as runsc.
+    #[arg(long, env = "COCOONBOX_BOX_RUNTIME")]
+    box_runtime: Option<String>,
+    /// Where a container engine pulls images from, such as docker.io/library [default: nowhere].
+    #[arg(long, env = "COCOONBOX_IMAGE_REGISTRY")]
+    image_registry: Option<String>,
+    /// The image that auto looks for a container engine for.
+    #[arg(long, env = "COCOONBOX_DEFAULT_IMAGE")]
+    default_image: Option<cocoonbox_core::ImageName>,
     /// The program bwrap.
     #[arg(long, default_value = "bwrap")]
     bwrap: PathBuf,
@@ -89,7 +105,13 @@ async fn run(options: Options) -> anyhow::Result<()> {
         None => std::env::current_exe().context("finding this program")?.with_file_name("cocoonbox-agent"),
     };
     let config = BwrapConfig::new(&data, agent).with_bwrap(options.bwrap).with_max_claims(options.max_claims);
-    let backend = BwrapBackend::open(config, Arc::new(SystemClock), Arc::new(SystemEntropy)).await?;
+    let engines = EngineOptions::default()
+        .with_socket(options.docker_socket)
+        .with_runtime(options.box_runtime)
+        .with_registry(options.image_registry)
+        .with_image(options.default_image);
+    let clock = Arc::new(SystemClock);
+    let backend = open_backend(options.backend, config, engines, clock, Arc::new(SystemEntropy)).await?;
     let key = SandboxKey::new(key_file(&data, "sandbox-key")?);
     let (listener, address) = listen(options.listen, "--listen").await?;
     let advertised = options.advertise.unwrap_or_else(|| address.to_string());
@@ -104,7 +126,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         settings = settings.with_previews(base, PreviewKey::new(key_file(&data, "preview-key")?));
         previews = Some(listener);
     }
-    let node = Node::open(settings, Arc::new(backend)).await?;
+    let node = Node::open(settings, backend).await?;
     tracing::info!(%address, data = %data.display(), "the node serves");
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone()));

@@ -304,7 +304,7 @@ pub struct UpArgs {
     /// Where to listen [default: 127.0.0.1:7420]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<std::net::SocketAddr>,
-    /// What isolates boxes: auto or bwrap [default: auto]
+    /// What isolates boxes: auto, bwrap, podman or docker [default: auto]
     #[arg(long, value_name = "NAME")]
     pub backend: Option<String>,
     /// The image of new boxes [default: host]

@@ -20,10 +20,10 @@ const SOCKET: &str = "guest.sock";
 /// The most bytes of an answer that is no stream.
 const MAX_LINE: usize = 4096;
 /// How long a guest has for an answer on a channel that is up.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Binds a socket `name` in `directory`, whatever the length of its path: a socket's own path ends at 108 bytes.
-pub(super) fn bind(directory: &Path, name: &str) -> io::Result<std::os::unix::net::UnixListener> {
+pub(crate) fn bind(directory: &Path, name: &str) -> io::Result<std::os::unix::net::UnixListener> {
     match std::fs::remove_file(directory.join(name)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -34,12 +34,12 @@ pub(super) fn bind(directory: &Path, name: &str) -> io::Result<std::os::unix::ne
 }
 
 /// Binds the listener that a guest's first process gets.
-pub(super) fn listen(directory: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+pub(crate) fn listen(directory: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     bind(directory, SOCKET)
 }
 
 /// Opens the channel whose listener was bound in `directory`.
-pub(super) async fn dial(directory: &Path) -> io::Result<UnixStream> {
+pub(crate) async fn dial(directory: &Path) -> io::Result<UnixStream> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let place = rustix::fs::open(directory, flags, Mode::empty())?;
     let path = format!("{}/{SOCKET}", descriptor_path(&place));
@@ -55,7 +55,7 @@ pub(super) async fn dial(directory: &Path) -> io::Result<UnixStream> {
 }
 
 /// Asks the guest who it is, and is content with any answer that follows the protocol.
-pub(super) async fn ask_info(id: &SandboxId, stream: UnixStream) -> Result<(), BackendError> {
+pub(crate) async fn ask_info(id: &SandboxId, stream: UnixStream) -> Result<(), BackendError> {
     match ask(id, stream, &Request::Info {}).await? {
         (Response::Info { .. }, _) => Ok(()),
         _ => Err(misbehaved(id, "it answered `info` with something else")),
@@ -63,7 +63,7 @@ pub(super) async fn ask_info(id: &SandboxId, stream: UnixStream) -> Result<(), B
 }
 
 /// Turns the channel into raw bytes to a port of the guest.
-pub(super) async fn relay(id: &SandboxId, stream: UnixStream, port: u16) -> Result<Relay, BackendError> {
+pub(crate) async fn relay(id: &SandboxId, stream: UnixStream, port: u16) -> Result<Relay, BackendError> {
     match ask(id, stream, &Request::XRelay { port }).await? {
         (Response::Ready {}, relay) => Ok(relay),
         (Response::Error { kind: ErrorKind::NotFound, .. }, _) => {
@@ -104,13 +104,13 @@ async fn ask(
     Ok((response, Relay { prefix, taken: 0, stream }))
 }
 
-pub(super) fn misbehaved(id: &SandboxId, reason: &str) -> BackendError {
+pub(crate) fn misbehaved(id: &SandboxId, reason: &str) -> BackendError {
     BackendError::PeerMisbehaved { id: id.clone(), reason: reason.to_owned() }
 }
 
 /// A stream whose first bytes were read along with something else.
 #[derive(Debug)]
-pub(super) struct Relay {
+pub(crate) struct Relay {
     prefix: Vec<u8>,
     taken: usize,
     stream: UnixStream,

@@ -17,7 +17,7 @@ pub(crate) fn directory(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// Makes a directory that belongs to `owner`, where there is one; true when it is new.
-pub(super) fn owned_directory(path: &Path, mode: u32, owner: Option<u32>) -> io::Result<bool> {
+pub(crate) fn owned_directory(path: &Path, mode: u32, owner: Option<u32>) -> io::Result<bool> {
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => {
             fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
@@ -30,7 +30,7 @@ pub(super) fn owned_directory(path: &Path, mode: u32, owner: Option<u32>) -> io:
 }
 
 /// Gives `path` to `owner`, where there is one.
-pub(super) fn give(path: &Path, owner: Option<u32>) -> io::Result<()> {
+pub(crate) fn give(path: &Path, owner: Option<u32>) -> io::Result<()> {
     owner.map_or(Ok(()), |owner| chown(path, Some(owner), Some(owner)))
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Opens a lock file and takes its lock; nothing when somebody else holds it.
-pub(super) fn lock(path: &Path) -> io::Result<Option<File>> {
+pub(crate) fn lock(path: &Path) -> io::Result<Option<File>> {
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {

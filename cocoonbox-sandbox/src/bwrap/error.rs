@@ -62,6 +62,14 @@ pub enum OpenError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
+    /// No container engine answers, or not one that boxes can be made with.
+    #[error("no boxes can be made by the container engine at {place}: {reason}")]
+    Engine {
+        /// The socket or program.
+        place: String,
+        /// What it said, and what to do.
+        reason: String,
+    },
     /// A claim that was in between two states could not be settled.
     #[error("a sandbox that an earlier server left half done could not be settled")]
     Settle(#[source] BackendError),
@@ -71,7 +79,7 @@ impl OpenError {
     /// Returns what a caller may do next.
     pub fn retry(&self) -> Retry {
         match self {
-            Self::InUse { .. } => Retry::Later,
+            Self::InUse { .. } | Self::Engine { .. } => Retry::Later,
             Self::ForeignOwner { .. }
             | Self::Unusable { .. }
             | Self::AgentMissing { .. }
@@ -80,7 +88,7 @@ impl OpenError {
         }
     }
 
-    pub(super) fn unusable(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn unusable(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Unusable { path, what, source }
     }

@@ -170,7 +170,7 @@ fn add(parts: &mut BTreeMap<PathBuf, Part>, root: &Path, seen: &Path, name: &Pat
 }
 
 /// Returns the files of `/etc` that every box has of its own: name and content.
-pub(super) fn own_etc(hostname: &str) -> Vec<(&'static str, String)> {
+pub(crate) fn own_etc(hostname: &str) -> Vec<(&'static str, String)> {
     vec![
         (
             "passwd",
@@ -213,7 +213,7 @@ fi
 "#;
 
 /// Returns the files that a new home starts with: name and content.
-pub(super) fn new_home() -> [(&'static str, &'static str); 2] {
+pub(crate) fn new_home() -> [(&'static str, &'static str); 2] {
     [
         (".profile", "# read by login shells\n[ -n \"$BASH_VERSION\" ] && [ -r ~/.bashrc ] && . ~/.bashrc\n"),
         (

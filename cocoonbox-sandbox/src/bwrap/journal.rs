@@ -226,7 +226,7 @@ impl Record {
 }
 
 /// Draws a claim's id, `sb_` and 16 of `[a-z2-7]`.
-pub(super) fn draw_id(entropy: &dyn Entropy) -> Option<SandboxId> {
+pub(crate) fn draw_id(entropy: &dyn Entropy) -> Option<SandboxId> {
     let mut bytes = [0_u8; 16];
     entropy.fill(&mut bytes).ok()?;
     let mut text = String::from("sb_");

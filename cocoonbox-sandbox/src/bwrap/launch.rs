@@ -328,7 +328,7 @@ fn name(request: &mut libc::ifreq, name: &[u8]) {
 
 /// Finds the program `bwrap`: a path as it stands, a bare name where systems keep programs. The environment's PATH
 /// does not count: as root it may be somebody else's.
-pub(super) fn find_program(program: &Path) -> Option<std::path::PathBuf> {
+pub(crate) fn find_program(program: &Path) -> Option<std::path::PathBuf> {
     if program.components().count() > 1 {
         return program.exists().then(|| program.to_owned());
     }

@@ -30,7 +30,7 @@ const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Makes the data directory where it is missing, sees whose it is, and takes its lock.
-pub(super) async fn directory(path: &Path) -> Result<(PathBuf, fs::File), OpenError> {
+pub(crate) async fn directory(path: &Path) -> Result<(PathBuf, fs::File), OpenError> {
     fs::create_dir_all(path.parent().unwrap_or(path)).map_err(OpenError::unusable(path, "making it"))?;
     disk::directory(path, 0o700).map_err(OpenError::unusable(path, "making it"))?;
     let data = fs::canonicalize(path).map_err(OpenError::unusable(path, "finding it"))?;
@@ -67,7 +67,7 @@ pub(super) async fn directory(path: &Path) -> Result<(PathBuf, fs::File), OpenEr
 }
 
 /// Returns bytes as lower-case hex digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -77,7 +77,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 /// Copies the guest's binary to a place of its own, so that replacing the program leaves running boxes as they are.
 /// Returns the name of the copy.
-pub(super) fn agent(data: &Path, program: &Path) -> Result<String, OpenError> {
+pub(crate) fn agent(data: &Path, program: &Path) -> Result<String, OpenError> {
     let bytes =
         fs::read(program).map_err(|source| OpenError::AgentMissing { path: program.to_owned(), source })?;
     let name: String = hex(&Sha256::digest(&bytes)[..16]);
@@ -108,7 +108,7 @@ fn remove_old_agents(inner: &Inner, used: &[String]) {
 ///
 /// Root of a user namespace that maps less is an ordinary user in all that counts here, unless it is the host's root
 /// under that mapping, which no box may be.
-pub(super) fn may_give(uids: &Range<u32>) -> Result<bool, OpenError> {
+pub(crate) fn may_give(uids: &Range<u32>) -> Result<bool, OpenError> {
     let mut all = true;
     for path in ["/proc/self/uid_map", "/proc/self/gid_map"] {
         let path = Path::new(path);
@@ -174,7 +174,7 @@ fn read_map(map: &str, ids: &Range<u32>) -> (bool, bool) {
 }
 
 /// Reads the tenants' caps.
-pub(super) fn tenants(data: &Path) -> Result<Vec<(TenantName, u32)>, OpenError> {
+pub(crate) fn tenants(data: &Path) -> Result<Vec<(TenantName, u32)>, OpenError> {
     let path = data.join(TENANTS);
     let bytes = match disk::read(&path, 64 * 1024 * 1024) {
         Ok(bytes) => bytes,
@@ -185,7 +185,7 @@ pub(super) fn tenants(data: &Path) -> Result<Vec<(TenantName, u32)>, OpenError> 
 }
 
 /// Writes the tenants' caps.
-pub(super) fn store_tenants(data: &Path, tenants: &[(TenantName, u32)]) -> io::Result<()> {
+pub(crate) fn store_tenants(data: &Path, tenants: &[(TenantName, u32)]) -> io::Result<()> {
     disk::replace(data, TENANTS, &serde_json::to_vec(tenants).map_err(io::Error::other)?, 0o600)
 }
 

@@ -10,14 +10,14 @@ use super::journal::Process;
 
 /// What `/proc/<pid>/stat` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stat {
-    pub(super) state: char,
-    pub(super) parent: i32,
-    pub(super) start_time: u64,
+pub(crate) struct Stat {
+    pub(crate) state: char,
+    pub(crate) parent: i32,
+    pub(crate) start_time: u64,
 }
 
 /// Reads a process's state; nothing when it is gone.
-pub(super) fn stat(pid: i32) -> Option<Stat> {
+pub(crate) fn stat(pid: i32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
@@ -32,7 +32,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
 }
 
 /// Returns the number of a process's pid namespace.
-pub(super) fn pid_namespace(pid: i32) -> Option<u64> {
+pub(crate) fn pid_namespace(pid: i32) -> Option<u64> {
     let link = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
     link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
@@ -45,24 +45,32 @@ pub(super) fn all() -> Vec<i32> {
 
 /// Returns whether a recorded process still is the one that was recorded, and not a zombie.
 pub(super) fn is_alive(process: &Process) -> bool {
-    stat(process.pid)
-        .is_some_and(|stat| stat.start_time == process.start_time && !matches!(stat.state, 'Z' | 'X'))
+    lives(process.pid, process.start_time)
 }
 
 /// Opens a recorded process; nothing when it is gone or its pid names another by now.
 pub(super) fn open(process: &Process) -> Option<OwnedFd> {
-    let descriptor = handle(process.pid)?;
+    open_started(process.pid, process.start_time)
+}
+
+/// Opens the process `pid` that started at `start_time`; nothing when it is gone or its pid names another by now.
+pub(crate) fn open_started(pid: i32, start_time: u64) -> Option<OwnedFd> {
+    let descriptor = handle(pid)?;
     // checked after opening: the descriptor stays with whatever had the pid at that time
-    is_alive(process).then_some(descriptor)
+    lives(pid, start_time).then_some(descriptor)
+}
+
+fn lives(pid: i32, start_time: u64) -> bool {
+    stat(pid).is_some_and(|stat| stat.start_time == start_time && !matches!(stat.state, 'Z' | 'X'))
 }
 
 /// Sends SIGKILL by descriptor.
-pub(super) fn kill(process: &OwnedFd) {
+pub(crate) fn kill(process: &OwnedFd) {
     let _ = pidfd_send_signal(process, Signal::KILL);
 }
 
 /// Sends a signal to a process that was just seen, unless its pid names another by now.
-pub(super) fn signal(pid: i32, seen: &Stat, signal: Signal) {
+pub(crate) fn signal(pid: i32, seen: &Stat, signal: Signal) {
     let Some(handle) = handle(pid) else { return };
     // checked after opening, as above
     if stat(pid).is_some_and(|now| now.start_time == seen.start_time) {
@@ -98,7 +106,7 @@ pub(super) fn launcher_name(id: &str) -> String {
 }
 
 /// Returns the processes below and with `root`, each before those that it started.
-pub(super) fn tree(root: i32) -> Vec<(i32, Stat)> {
+pub(crate) fn tree(root: i32) -> Vec<(i32, Stat)> {
     let mut children: BTreeMap<i32, Vec<(i32, Stat)>> = BTreeMap::new();
     let mut found = Vec::new();
     for pid in all() {

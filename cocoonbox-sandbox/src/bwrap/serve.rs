@@ -37,7 +37,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// Waits.
-pub(super) async fn pause(span: Duration) {
+pub(crate) async fn pause(span: Duration) {
     tokio::time::sleep(span).await;
 }
 
@@ -63,7 +63,7 @@ pub(super) fn watch_disks(inner: &Arc<Inner>) {
 }
 
 /// Ends `work` after `limit`.
-pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(limit, work).await.ok()
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 's
 }
 
 /// Waits for a process to end.
-pub(super) async fn ended(process: OwnedFd) -> io::Result<()> {
+pub(crate) async fn ended(process: OwnedFd) -> io::Result<()> {
     #[expect(unsafe_code, reason = "tokio asks that the descriptor stays open while it is registered")]
     // SAFETY: the descriptor is owned by the `AsyncFd` that registers it and closed with it.
     let registered = unsafe { AsyncFd::register_with_interest(process, tokio::io::Interest::READABLE) };

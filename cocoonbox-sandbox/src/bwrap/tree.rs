@@ -13,7 +13,7 @@ const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Removes `path` and everything below it; what is not there is removed.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match clear(path) {
         Ok(()) => std::fs::remove_dir(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -22,7 +22,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Removes everything below the directory `path`.
-pub(super) fn clear(path: &Path) -> io::Result<()> {
+pub(crate) fn clear(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?;
     let top = open_writable(CWD, &name)?;
     let mut moved = 0_u64;
@@ -112,7 +112,7 @@ fn open_writable(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
 }
 
 /// The path of an open descriptor in this process.
-pub(super) fn descriptor_path(descriptor: &OwnedFd) -> String {
+pub(crate) fn descriptor_path(descriptor: &OwnedFd) -> String {
     use std::os::fd::AsRawFd as _;
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }

@@ -23,9 +23,12 @@ pub use file::FileError;
 pub use server::ServerConfig;
 
 /// The keys of `api.yaml`, with the defaults of those that have one.
-const KEYS: [(&str, Option<&str>); 10] = [
+const KEYS: [(&str, Option<&str>); 13] = [
     ("listen", Some("127.0.0.1:7420")),
     ("backend", Some("auto")),
+    ("docker_socket", None),
+    ("box_runtime", None),
+    ("image_registry", None),
     ("default_image", Some("host")),
     ("user_idle_hibernate", Some("0s")),
     ("freeze_to_disk_after", Some("0s")),
@@ -399,7 +402,7 @@ mod tests {
     fn what_cannot_be_read_is_named_and_the_rest_of_the_file_is_not_repeated() {
         for (file, expected) in [
             ("data: /canary", "--data"),
-            ("backend: chroot", "auto or bwrap"),
+            ("backend: chroot", "auto, bwrap, podman or docker"),
             ("max_boxes: many", "max_boxes, from api.yaml: \"many\" cannot be read: use a number"),
             ("max_boxes: -1", "max_boxes, from api.yaml"),
             ("freeze_to_disk_after: soon", "30m or 2h"),

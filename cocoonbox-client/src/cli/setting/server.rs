@@ -17,6 +17,14 @@ pub struct ServerConfig {
     pub data: PathBuf,
     /// The address of the one port.
     pub listen: SocketAddr,
+    /// What isolates boxes: `auto`, `bwrap`, `podman` or `docker`.
+    pub backend: String,
+    /// The container engine to use, by its socket.
+    pub docker_socket: Option<PathBuf>,
+    /// The container engine's runtime for boxes, such as `runsc`.
+    pub box_runtime: Option<String>,
+    /// Where a container engine pulls images from, such as `docker.io/library`.
+    pub image_registry: Option<String>,
     /// The image of new boxes.
     pub default_image: ImageName,
     /// How long a user's box runs unused; zero is for ever.
@@ -54,12 +62,21 @@ impl ServerConfig {
             let wanted = "a number from 0 to 4294967295";
             settings.get(key).parse(wanted)?.ok_or_else(|| must(key, wanted))
         };
-        let backend = |text: &str| matches!(text, "auto" | "bwrap").then_some(());
-        settings.get("backend").read("auto or bwrap: this version has no other", backend)?;
+        let backends = "auto, bwrap, podman or docker";
+        let backend =
+            |text: &str| matches!(text, "auto" | "bwrap" | "podman" | "docker").then(|| text.to_owned());
+        let word = |key| settings.get(key).read("one word", |text| Some(text.to_owned()));
         let (address, image) = ("an address such as 127.0.0.1:7420", "an image's name, such as host");
         Ok(Self {
             data: path("data").ok_or_else(|| must("data", "--data DIR"))?,
             listen: settings.get("listen").parse(address)?.ok_or_else(|| must("listen", address))?,
+            backend: settings
+                .get("backend")
+                .read(backends, backend)?
+                .ok_or_else(|| must("backend", backends))?,
+            docker_socket: path("docker_socket"),
+            box_runtime: word("box_runtime")?,
+            image_registry: word("image_registry")?,
             default_image: settings
                 .get("default_image")
                 .parse(image)?

@@ -1,0 +1,80 @@
+//! Giving a container's first process what it cannot inherit.
+//!
+//! ```text
+//!  node: binds channel/guest.sock, which no box sees, and takes the box's lock
+//!        binds handoff/node.sock, which the box sees read-only ──▶ first process dials it
+//!  node: who is it? the first process of the container that was just started ──▶ both descriptors
+//!        removes node.sock; nothing is handed over twice
+//! ```
+//!
+//! From then on a container is like any other box: the node dials a socket of its own, and never a path that a guest
+//! made; the box's lock is held exactly as long as its first process lives.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tokio::net::UnixListener;
+
+use crate::bwrap::channel;
+
+/// The socket's name in the directory that a box sees.
+pub(super) const SOCKET: &str = "node.sock";
+
+/// What is to be handed over, and where.
+#[derive(Debug)]
+pub(super) struct Handoff {
+    path: PathBuf,
+    listener: std::os::unix::net::UnixListener,
+    channel: OwnedFd,
+    lock: OwnedFd,
+}
+
+impl Handoff {
+    /// Binds the socket in `directory`.
+    pub(super) fn bind(directory: &Path, channel: OwnedFd, lock: OwnedFd) -> io::Result<Self> {
+        let listener = channel::bind(directory, SOCKET)?;
+        let path = directory.join(SOCKET);
+        // the box's uid connects; the directory's mount keeps it from anything else
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { path, listener, channel, lock })
+    }
+
+    /// Waits for the first who comes, and returns its pid and what gives it the descriptors.
+    pub(super) async fn met(self) -> io::Result<Met> {
+        let listener = UnixListener::from_std(self.listener)?;
+        let stream = listener.accept().await?.0;
+        drop(listener);
+        std::fs::remove_file(&self.path)?;
+        let pid = rustix::net::sockopt::socket_peercred(&stream)?.pid.as_raw_nonzero().get();
+        Ok(Met { pid, stream: stream.into_std()?, channel: self.channel, lock: self.lock })
+    }
+}
+
+/// Who came.
+#[derive(Debug)]
+pub(super) struct Met {
+    /// Its pid on this host.
+    pub(super) pid: i32,
+    stream: std::os::unix::net::UnixStream,
+    channel: OwnedFd,
+    lock: OwnedFd,
+}
+
+impl Met {
+    /// Hands over.
+    pub(super) fn give(self) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [self.channel.as_fd(), self.lock.as_fd()];
+        if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(io::Error::other("two descriptors do not fit a message"));
+        }
+        sendmsg(&self.stream, &[IoSlice::new(b"1")], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+}
