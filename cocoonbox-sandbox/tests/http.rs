@@ -202,3 +202,112 @@ fn relays_are_cut_when_the_node_stops() -> Outcome {
         Ok(())
     })
 }
+
+#[test]
+fn a_command_runs_with_the_claims_environment_and_ends_with_its_caller() -> Outcome {
+    run(|| async {
+        let data = Data::new()?;
+        let api = start(&data).await?;
+        let env = json!({ "SEEN": { "value": "a $b" }, "KEY": { "value": "host-canary", "guest": false } });
+        let body = json!({ "template": "host", "egress": false, "env": env }).to_string();
+        let (status, claim) = api.call("POST", "/v1/claim", Some(ROOT), &body).await?;
+        assert_eq!((status, claim["x_limits"].is_object()), (200, true), "{claim}");
+        let (id, token) = (claim["id"].as_str().ok_or("id")?, claim["token"].as_str().ok_or("token")?);
+        let path = |verb: &str| format!("/v1/sandboxes/{id}/{verb}");
+        let exec = async |body: serde_json::Value| {
+            api.call("POST", &path("exec"), Some(token), &body.to_string()).await
+        };
+        let sh = |script: &str| json!({ "argv": ["sh", "-c", script] });
+        let (status, said) = exec(sh("echo \"$SEEN\"; echo err >&2; exit 5")).await?;
+        assert_eq!((status, said), (200, json!({ "exit_code": 5, "stdout": "a $b\n", "stderr": "err\n" })));
+        let over =
+            json!({ "argv": ["sh", "-c", "echo $SEEN; pwd"], "cwd": "/tmp", "env": { "SEEN": "mine" } });
+        assert_eq!(exec(over).await?.1["stdout"], json!("mine\n/tmp\n"));
+        let (_, said) = exec(sh("env; cat /proc/*/environ /run/cocoonbox-identity/* 2>/dev/null; grep -rs canary /run /etc /tmp /home; echo done")).await?;
+        let said = said["stdout"].as_str().ok_or("output")?.to_owned();
+        assert!(said.contains("SEEN=a $b") && !said.contains("host-canary"), "{said}");
+        for (body, status) in [
+            (json!({ "argv": ["/no/such/program"] }), 400),
+            (json!({ "argv": ["/etc/passwd"] }), 400),
+            (json!({ "argv": ["true"], "cwd": "/no/such/place" }), 400),
+            (json!({ "argv": ["true"], "env": { "A=B": "c" } }), 400),
+            (json!({ "argv": ["sh", "-c", "head -c 9000000 /dev/zero"] }), 413),
+            (json!({ "argv": ["sleep", "981"], "timeout_seconds": 1 }), 504),
+        ] {
+            let (got, said) = exec(body.clone()).await?;
+            assert_eq!(got, status, "{body}: {said}");
+        }
+        let sleeps = async |which: &str| -> Result<String, Box<dyn Error>> {
+            let found = exec(sh(&format!(
+                "cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'sleep [{}]{}' | wc -l",
+                &which[..1],
+                &which[1..]
+            )))
+            .await?;
+            Ok(found.1["stdout"]
+                .as_str()
+                .unwrap_or_default()
+                .trim()
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .to_owned())
+        };
+        assert_eq!(sleeps("981").await?, "0", "a timeout leaves nothing running");
+        let asked = json!({ "argv": ["sleep", "982"] }).to_string();
+        let waiting = api.send("POST", &path("exec"), Some(token), "", &asked).await?;
+        common::eventually("it runs", async || sleeps("982").await.is_ok_and(|count| count == "1")).await?;
+        drop(waiting);
+        common::eventually("it is killed", async || sleeps("982").await.is_ok_and(|count| count == "0"))
+            .await?;
+        // asleep, a command wakes it; what is for the host alone changes without
+        assert_eq!(api.call("POST", &path("hibernate"), Some(token), "").await?.0, 204);
+        let patch = |entry: serde_json::Value| json!({ "env": entry }).to_string();
+        let host_only = patch(json!({ "KEY": { "value": "host-canary-2", "guest": false } }));
+        assert_eq!(api.call("PATCH", &path("env"), Some(ROOT), &host_only).await?.0, 204);
+        let seen = patch(json!({ "SEEN": { "value": "new" } }));
+        assert_eq!(api.call("PATCH", &path("env"), Some(ROOT), &seen).await?.0, 409);
+        assert_eq!(api.call("GET", "/v1/info", Some(ROOT), "").await?.1["hibernated"], 1);
+        assert_eq!(exec(sh("echo $SEEN")).await?.1["stdout"], json!("a $b\n"));
+        assert_eq!(api.call("PATCH", &path("env"), Some(ROOT), &seen).await?.0, 204);
+        assert_eq!(exec(sh("echo $SEEN")).await?.1["stdout"], json!("new\n"));
+        let metadata = json!({ "role": "test" }).to_string();
+        assert_eq!(api.call("PUT", &path("instance-metadata"), Some(ROOT), &metadata).await?.0, 204);
+        let (_, said) = exec(sh("cat /run/cocoonbox-identity/instance-metadata.json")).await?;
+        assert_eq!(said["stdout"], json!(metadata));
+        assert_eq!(api.call("POST", &path("release"), Some(ROOT), "").await?.0, 204);
+        assert_eq!(api.call("POST", &path("exec"), Some(token), &asked).await?.0, 404);
+        Ok(())
+    })
+}
+
+#[test]
+fn pools_fill_are_told_and_stand_empty_while_the_node_drains() -> Outcome {
+    run(|| async {
+        let data = Data::new()?;
+        let api = start(&data).await?;
+        let pool = json!({ "template": "host", "egress": false, "warm": 1 });
+        let (status, info) =
+            api.call("PUT", "/v1/pools", Some(ROOT), &json!({ "pools": [pool] }).to_string()).await?;
+        assert_eq!((status, &info["pools"][0]["target"]), (200, &json!(1)), "{info}");
+        assert_eq!(info["pools"][0]["key"], json!({ "template": "host", "net": "none", "size": "small" }));
+        let warm = async || -> Option<u64> {
+            let (_, info) = api.call("GET", "/v1/info", Some(ROOT), "").await.ok()?;
+            Some(info["pools"].as_array()?.iter().filter_map(|pool| pool["warm"].as_u64()).sum())
+        };
+        common::eventually("the pool is full", async || warm().await == Some(1)).await?;
+        let (_, list) = api.call("GET", "/v1/sandboxes", Some(ROOT), "").await?;
+        assert_eq!(list["sandboxes"], json!([]), "a warm one is nobody's");
+        assert_eq!(api.call("POST", "/v1/drain", Some(ROOT), "").await?.0, 200);
+        common::eventually("the pool is empty", async || warm().await == Some(0)).await?;
+        let body = json!({ "template": "host", "egress": false }).to_string();
+        assert_eq!(api.call("POST", "/v1/claim", Some(ROOT), &body).await?.0, 429);
+        assert_eq!(api.call("DELETE", "/v1/drain", Some(ROOT), "").await?.0, 200);
+        common::eventually("the pool is full again", async || warm().await == Some(1)).await?;
+        let twice = json!({ "pools": [pool, pool] }).to_string();
+        assert_eq!(api.call("PUT", "/v1/pools", Some(ROOT), &twice).await?.0, 400);
+        assert_eq!(api.call("PUT", "/v1/pools", Some(ROOT), "{\"pools\":[]}").await?.0, 200);
+        common::eventually("nothing is left", async || processes_of(&data.path()).is_empty()).await?;
+        Ok(())
+    })
+}

@@ -103,7 +103,9 @@ impl Shells {
         }
         let claim = guest.claim_env.variables();
         let env = guest.base.with_claim(&claim, variables().map(|(name, value)| (OsStr::new(name), value)));
-        let argv = ["/bin/bash", "--noprofile", "--norc", "-O", "expand_aliases"].map(OsString::from);
+        // what the shell itself complains of goes where its commands write
+        let script = "exec /bin/bash --noprofile --norc -O expand_aliases 2>&1";
+        let argv = ["/bin/sh", "-c", script].map(OsString::from);
         let launch = Launch { argv: argv.into(), arg0: None, directory, env };
         let mut shells = self.hold();
         if shells.len() >= MAX_SHELLS {
@@ -114,7 +116,6 @@ impl Shells {
         }
         let started = guest.children.start(|| sys::launch(&launch, None));
         let (pid, pipes, ending) = started.map_err(|error| Refusal::internal(format!("bash: {error}")))?;
-        // its standard error is never written to: commands write both to one place
         let (stdin, stdout, _, _) = ends::open(pipes)?;
         let io = Arc::new(tokio::sync::Mutex::new(Ends { stdin, stdout, ending: Some(ending) }));
         let shell = Arc::new(Shell { pid, used: Mutex::new(Instant::now()), io });
