@@ -24,7 +24,7 @@ const MIB: u64 = 1024 * 1024;
 fn tiny() -> Tier {
     Tier::of(Size::Small)
         .with_memory_bytes(96 * MIB)
-        .with_millicpus(100)
+        .with_millicpus(50)
         .with_pids(64)
         .with_disk_bytes(32 * MIB)
 }
@@ -219,14 +219,18 @@ fn a_busy_loop_has_its_share_alone() -> Outcome {
         let other = claim(&*control).await?;
         let start = Instant::now();
         sh_detached(&*control, &other.id, LOOPS).await?;
-        common::eventually("a loop without a limit uses more than a tenth of a processor", async || {
+        // on a busy machine it takes its time, and is all the same past what the limit would allow
+        loop {
             let (used, passed) = used(&free.path(), start);
-            used > passed * 0.1 + SLACK
-        })
-        .await?;
+            if used > passed * 0.05 * 2.0 + SLACK {
+                break;
+            }
+            assert!(passed < 60.0, "a loop without a limit used {used} s of {passed}");
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
         control.release(&other.id).await?;
         let (used, passed) = used(&data.path(), since);
-        assert!(used <= passed * 0.1 * 2.0 + SLACK, "{used} s of {passed}");
+        assert!(used <= passed * 0.05 * 2.0 + SLACK, "{used} s of {passed}");
         neighbour.is_well().await
     })
 }

@@ -13,7 +13,7 @@ use super::limit::{DiskLimit, Limits, ProcessLimit, Tier};
 /// How soon the kernel ends a box's processes, from -1000 (never) to 1000 (first).
 const OOM_SCORE: &[u8] = b"500";
 /// The nice value of a box whose share of the processors no cgroup limits.
-const NICE: libc::c_int = 5;
+const NICE: libc::c_int = 3;
 /// Files that a process may have open: before it asks for more, and at most.
 const FILES: (u64, u64) = (4096, 65_536);
 

@@ -204,6 +204,9 @@ fn run(steps: &Steps) -> io::Result<()> {
                 )?;
                 mount(c"launch: cannot stage a source\n", Some(source), target, None, libc::MS_BIND, None)?;
             }
+            // other boxes' file systems would stay mounted as long as this launch lives; where there are none, the data
+            // directory is no mount, and nothing happens
+            libc::umount2(stage.data().as_ptr(), libc::MNT_DETACH);
             let id = libc::c_long::from(*uid);
             let none = std::ptr::null::<libc::gid_t>();
             step(c"launch: cannot drop groups\n", libc::syscall(libc::SYS_setgroups, 0_usize, none))?;

@@ -25,7 +25,8 @@ impl Inner {
         limits.pids = by(Controller::Pids, Enforcement::Advisory);
         limits.disk = match self.config.limits.disk {
             DiskLimit::Off => Enforcement::Absent,
-            DiskLimit::Watch | DiskLimit::Loop => Enforcement::Watched,
+            DiskLimit::Watch => Enforcement::Watched,
+            DiskLimit::Loop => Enforcement::Enforced,
         };
         limits
     }

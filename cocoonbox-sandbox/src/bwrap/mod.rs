@@ -29,6 +29,7 @@ mod start;
 mod stop;
 pub(crate) mod tree;
 mod usage;
+mod volume;
 mod watch;
 mod work;
 
@@ -114,7 +115,7 @@ impl BwrapBackend {
     /// # Errors
     /// Any of [`OpenError`]; nothing is then changed, but for half-done work that was settled.
     pub async fn open(
-        config: BwrapConfig,
+        mut config: BwrapConfig,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Arc<Self>, OpenError> {
@@ -135,6 +136,12 @@ impl BwrapBackend {
         };
         let mut registry = Registry::default();
         registry.tenants.extend(open::tenants(&data)?);
+        if config.limits.disk == DiskLimit::Loop
+            && let Err(error) = if own.0 == 0 { volume::check(&data) } else { Err(not_root()) }
+        {
+            tracing::warn!(%error, "boxes cannot have file systems of their own here: their disk is watched");
+            config.limits.disk = DiskLimit::Watch;
+        }
         let cgroups = Cgroups::find(&node, &config.limits);
         let inner = Arc::new(Inner {
             config,
@@ -313,6 +320,10 @@ impl Tenants for BwrapBackend {
         })
         .await
     }
+}
+
+fn not_root() -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::PermissionDenied, "only root can mount them")
 }
 
 /// Returns each controller that limits boxes and the version of its cgroups, where one could be used under the name

@@ -17,7 +17,7 @@ use super::journal::{Phase, Record};
 use super::map::Map;
 use super::registry::{Entry, Kind, hold};
 use super::start::{self, Places};
-use super::{Inner, disk, process, serve, tree};
+use super::{Inner, disk, process, serve, tree, volume};
 
 /// The file of the tenants' caps.
 const TENANTS: &str = "tenants.json";
@@ -191,6 +191,7 @@ pub(crate) fn store_tenants(data: &Path, tenants: &[(TenantName, u32)]) -> io::R
 
 /// Takes every claim in again and settles what an earlier server left half done.
 pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
+    volume::sweep(&inner.data).map_err(OpenError::unusable(&inner.data, "removing what was half made"))?;
     let trash = inner.data.join("trash");
     for found in fs::read_dir(&trash).map_err(OpenError::unusable(&trash, "listing it"))? {
         let path = found.map_err(OpenError::unusable(&trash, "listing it"))?.path();
@@ -210,6 +211,7 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
         }
         let Some(record) = Record::load(&path)? else {
             // it was never written down, so nothing of it was ever started
+            volume::detach(&path).map_err(OpenError::unusable(&path, "unmounting its files"))?;
             start::remove_tree(inner.map.as_deref(), &path)
                 .map_err(OpenError::unusable(&path, "removing it"))?;
             continue;

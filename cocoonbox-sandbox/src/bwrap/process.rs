@@ -84,20 +84,30 @@ fn handle(pid: i32) -> Option<OwnedFd> {
 
 /// Returns every process that was started for the box `id`, known to a record or not.
 ///
-/// A launcher carries the id in its name; everything in the box sees the box's home among its mounts. Both can be
+/// A launcher carries the id in its name; everything in the box sees the box's identity among its mounts. Both can be
 /// read whoever we are, as a list of open files cannot: the box's processes are not dumpable.
 pub(super) fn of_box(id: &str) -> Vec<OwnedFd> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
-    let (name, home) = (launcher_name(id), format!("/{id}/files/home "));
+    // its identity is mounted from the claim's directory whatever file system its home is on
+    let (name, identity) = (launcher_name(id), format!("/{id}/identity"));
     let is_of_box = |pid: &i32| {
         let named =
             fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(name.as_bytes()));
-        named
-            || fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| mounts.contains(&home))
+        let sees = || {
+            let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+            mounts.lines().any(|line| shows(line, &identity))
+        };
+        named || sees()
     };
     let others = all().into_iter().filter(|pid| *pid != own);
     // opened before it is looked at, so that what is looked at is what is ended
     others.filter_map(|pid| handle(pid).filter(|_| is_of_box(&pid))).collect()
+}
+
+/// Whether a line of a mount table shows a directory whose path ends in `end`: what is mounted, not where, as all of the
+/// host sees where the node mounts the file systems of its boxes.
+fn shows(line: &str, end: &str) -> bool {
+    line.split(' ').nth(3).is_some_and(|root| root.ends_with(end))
 }
 
 /// The name of the process that launches the box `id` and waits for it.
@@ -139,6 +149,20 @@ mod tests {
         let expected = Some(Stat { state: 'S', parent: 12, start_time: 777 });
         for name in ["sh", "a) R 1 (b", ") Z 9", "", "\n"] {
             assert_eq!(parse_stat(&format!("5 ({name}) {rest}")), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn who_sees_where_a_box_is_mounted_is_not_in_it() {
+        let inside = "90 80 254:0 /data/claims/sb_a/identity /run/cocoonbox-identity ro - ext4 /dev/vda rw";
+        assert!(shows(inside, "/sb_a/identity"));
+        for host in [
+            "46 27 7:0 / /data/claims/sb_a/files rw - ext4 /dev/loop0 rw",
+            "46 27 7:0 / /data/claims/sb_a/identity rw - ext4 /dev/loop0 rw",
+            "90 80 254:0 /data/claims/sb_b/identity /run/cocoonbox-identity ro - ext4 /dev/vda rw",
+            "",
+        ] {
+            assert!(!shows(host, "/sb_a/identity"), "{host}");
         }
     }
 

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Stage {
     point: PathBuf,
     point_text: CString,
+    data: CString,
     binds: Vec<(CString, CString)>,
 }
 
@@ -27,7 +28,7 @@ impl Stage {
             .ok_or_else(|| {
                 io::Error::other("none of /mnt, /media, /srv, /opt and /var can be mounted over")
             })?;
-        Ok(Self { point: point.to_owned(), point_text: text(point)?, binds: Vec::new() })
+        Ok(Self { point: point.to_owned(), point_text: text(point)?, data: text(data)?, binds: Vec::new() })
     }
 
     /// Brings the directory `source` along and returns where it is seen.
@@ -39,6 +40,11 @@ impl Stage {
 
     pub(super) fn point(&self) -> &CStr {
         &self.point_text
+    }
+
+    /// What no launch sees once its sources are brought along.
+    pub(super) fn data(&self) -> &CStr {
+        &self.data
     }
 
     pub(super) fn binds(&self) -> impl Iterator<Item = (&CStr, &CStr)> {

@@ -23,7 +23,7 @@ use super::map::Map;
 use super::registry::{Entry, hold};
 use super::stage::{self, Stage};
 use super::work::left_behind;
-use super::{Inner, channel, disk, filter, process, serve, tree};
+use super::{Inner, channel, disk, filter, process, serve, tree, volume};
 
 /// How long a guest has until it answers for the first time.
 const START_LIMIT: Duration = Duration::from_secs(15);
@@ -236,6 +236,7 @@ fn prepare(
     let work = move || -> io::Result<Prepared> {
         let lock = disk::lock(&places.lock)?
             .ok_or_else(|| io::Error::other("processes of an earlier start still hold the box's lock"))?;
+        volume::attach(directory)?;
         let map = record.uid.and(inner.map.as_deref());
         remove_tree(map, &places.temporary)?;
         disk::owned_directory(&places.temporary, 0o1777, inner.owner_of(record))?;

@@ -13,7 +13,7 @@ use super::error::{refused, unavailable};
 use super::journal::{Process, Record};
 use super::registry::{Entry, hold};
 use super::start::Places;
-use super::{Inner, disk, process, serve};
+use super::{Inner, disk, process, serve, volume};
 
 /// How long processes have to stand still.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
@@ -110,7 +110,9 @@ impl Inner {
             // whoever was started for this box holds its lock, known to the record or not
             let free = !lock.exists() || disk::lock(&lock)?.is_some();
             if free && cgroup.remove() {
-                return Ok(());
+                let directory = directory.to_owned();
+                let detach = move || volume::detach(&directory).map_err(refused("its file system is busy"));
+                return serve::blocking(detach).await.map_err(io::Error::other);
             }
             turns += 1;
             if !free && (first.is_none() || turns > SEARCH_AFTER) && turns % 10 == 1 {

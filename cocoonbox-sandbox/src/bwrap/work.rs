@@ -8,9 +8,10 @@ use cocoonbox_core::backend::{BackendError, Claim, ClaimRequest, HibernateTo, Ho
 
 use super::error::{refused, unavailable};
 use super::journal::{self, Phase, Process, Record};
+use super::limit::DiskLimit;
 use super::registry::{Entry, Kind, hold};
 use super::start::{self, Places};
-use super::{Inner, channel, disk, image, serve};
+use super::{Inner, channel, disk, image, serve, volume};
 
 impl Inner {
     pub(super) async fn claim(self: Arc<Self>, request: ClaimRequest) -> Result<Claim, BackendError> {
@@ -75,12 +76,17 @@ impl Inner {
         record: &Record,
         host_files: Vec<HostFile>,
     ) -> Result<(), BackendError> {
-        let (directory, record) = (entry.directory.clone(), record.clone());
+        let (data, directory, record) = (self.data.clone(), entry.directory.clone(), record.clone());
+        let limits = &self.config.limits;
+        let own = (limits.disk == DiskLimit::Loop).then(|| limits.tier(record.size).disk_bytes);
         let owner = self.owner_of(&record);
         serve::blocking(move || {
             let make = || {
                 disk::directory(&directory, 0o700)?;
                 record.store_intent(&directory)?;
+                if let Some(bytes) = own {
+                    volume::make(&data, &directory, bytes)?;
+                }
                 start::make_places(&directory, owner, &host_files)
             };
             make().map_err(refused("the claim's directory could not be made"))

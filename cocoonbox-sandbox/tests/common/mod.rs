@@ -198,6 +198,12 @@ impl Drop for Data {
             }
             let _ = cgroup.parent().map(std::fs::remove_dir);
         }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+        let points: Vec<_> = points.filter(|point| point.starts_with(self.path())).collect();
+        for point in points.into_iter().rev() {
+            let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
+        }
         self.directory = None;
     }
 }
@@ -243,7 +249,9 @@ pub fn processes_of(data: &Path) -> Vec<i32> {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
         let mounts = std::fs::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();
         let name = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-        if inside.iter().any(|inside| mounts.contains(inside))
+        // what is mounted, not where: all of the host sees where the node mounts its boxes' file systems
+        let mut mounted = mounts.lines().filter_map(|line| line.split(' ').nth(3));
+        if mounted.any(|root| inside.iter().any(|inside| root.starts_with(inside)))
             || ids.iter().any(|id| name.starts_with(&format!("cocoonbox-box {id}")))
         {
             found.push(pid);

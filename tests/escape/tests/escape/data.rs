@@ -51,7 +51,10 @@ fn processes_of(data: &Path) -> Vec<i32> {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
         let mounts = std::fs::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();
         let name = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-        if inside.iter().any(|inside| mounts.contains(inside)) || ids.iter().any(|id| name.starts_with(id)) {
+        // what is mounted, not where: all of the host sees where a node mounts file systems
+        let mut mounted = mounts.lines().filter_map(|line| line.split(' ').nth(3));
+        let sees = mounted.any(|root| inside.iter().any(|inside| root.starts_with(inside)));
+        if sees || ids.iter().any(|id| name.starts_with(id)) {
             found.push(pid);
         }
     }
