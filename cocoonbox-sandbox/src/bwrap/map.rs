@@ -130,6 +130,21 @@ impl Map {
         Ok(Usage { bytes: sum("--block-size=1")?, files: sum("--inodes")? })
     }
 
+    /// Adds up the files of the file system `device` that processes have open and that have no name any more, whoever
+    /// of the map owns the processes.
+    pub(super) fn removed(&self, processes: &[i32], device: u64) -> io::Result<u64> {
+        if processes.is_empty() {
+            return Ok(0);
+        }
+        let find = find_program(Path::new("find")).ok_or(io::ErrorKind::NotFound)?;
+        let mut command = Command::new(find);
+        command.arg("-L").args(processes.iter().map(|pid| format!("/proc/{pid}/fd")));
+        command.args(["-maxdepth", "1", "-type", "f", "-links", "0", "-printf", r"%D %i %b\n"]);
+        enter(&mut command, self.space.as_raw_fd());
+        // it complains of what went while it looked
+        Ok(removed_bytes(&String::from_utf8_lossy(&output(command)?.stdout), device))
+    }
+
     /// Runs a program as the map's root on a path of this node's.
     fn work(&self, program: &Path, words: &[&OsStr], path: &Path) -> io::Result<()> {
         run(self.command(program, words, path))
@@ -141,6 +156,17 @@ impl Map {
         enter(&mut command, self.space.as_raw_fd());
         command
     }
+}
+
+/// Adds up lines of device, inode and blocks, each file of `device` once.
+fn removed_bytes(text: &str, device: u64) -> u64 {
+    let mut seen = std::collections::HashSet::new();
+    let blocks = text.lines().filter_map(|line| {
+        let mut numbers = line.split(' ').map(str::parse::<u64>);
+        let (on, inode, blocks) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        (on == device && seen.insert(inode)).then_some(blocks)
+    });
+    blocks.fold(0_u64, |sum, blocks| sum.saturating_add(blocks.saturating_mul(512)))
 }
 
 /// Has `command` enter the user namespace `space` between fork and exec.
@@ -257,6 +283,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_removed_file_counts_once() {
+        let text = "65024 7 8\n65024 7 8\n66 9 100\n65024 8 2\nnonsense\n65024 1\n";
+        assert_eq!(removed_bytes(text, 65024), 10 * 512);
+        assert_eq!(removed_bytes("1 1 18446744073709551615\n1 2 18446744073709551615\n", 1), u64::MAX);
+    }
 
     #[test]
     fn ranges_are_found_by_name_and_by_number() {

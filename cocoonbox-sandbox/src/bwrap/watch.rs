@@ -147,7 +147,11 @@ impl Inner {
                 };
                 let Found::Used(mut used) = found else { return Ok(found) };
                 let device = fs::metadata(&files)?.dev();
-                used.bytes = used.bytes.saturating_add(usage::removed(&processes, device));
+                let removed = match &map {
+                    Some(map) => map.removed(&processes, device)?,
+                    None => usage::removed(&processes, device),
+                };
+                used.bytes = used.bytes.saturating_add(removed);
                 io::Result::Ok(Found::Used(used))
             };
             look().map_err(refused("a box's files could not be measured"))
