@@ -275,8 +275,9 @@ fn programs_work_in_a_box() -> Outcome {
 /// The toolchain lies in somebody's home, outside of what a box sees.
 #[test]
 fn a_box_builds_with_cargo() -> Outcome {
-    let sysroot = std::process::Command::new("rustc").args(["--print", "sysroot"]).output()?;
-    let sysroot = String::from_utf8(sysroot.stdout)?;
+    // the second run is somebody who may not ask, and need not
+    let sysroot = std::process::Command::new("rustc").args(["--print", "sysroot"]).output();
+    let sysroot = String::from_utf8(sysroot.map(|asked| asked.stdout).unwrap_or_default())?;
     common::with_shown("a_box_builds_with_cargo", sysroot.trim().as_ref(), || async {
         let data = Data::new()?;
         let backend = data.open().await?;

@@ -17,6 +17,7 @@ use super::journal::{Phase, Record};
 use super::map::Map;
 use super::registry::{Entry, Kind, hold};
 use super::start::{self, Places};
+use super::work::left_behind;
 use super::{Inner, disk, process, serve, tree, volume};
 
 /// The file of the tenants' caps.
@@ -198,8 +199,13 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
         let record = Record::load(&path).ok().flatten();
         let id = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
         let Some(id) = id else { continue };
+        let foreign = inner.uids.is_none() && record.as_ref().is_some_and(|record| record.uid.is_some());
         let process = record.and_then(|record| record.process);
-        inner.bury(&id, path, process.as_ref()).await.map_err(OpenError::Settle)?;
+        match inner.bury(&id, path, process.as_ref()).await {
+            // its files belong to an id that the node could give once: they stay until it can again
+            Err(error) if foreign => left_behind(&id, &error),
+            buried => buried.map_err(OpenError::Settle)?,
+        }
     }
     let claims = inner.data.join("claims");
     let mut used = Vec::new();
