@@ -271,6 +271,9 @@ fn a_command_runs_with_the_claims_environment_and_ends_with_its_caller() -> Outc
         assert_eq!(exec(sh("echo $SEEN")).await?.1["stdout"], json!("a $b\n"));
         assert_eq!(api.call("PATCH", &path("env"), Some(ROOT), &seen).await?.0, 204);
         assert_eq!(exec(sh("echo $SEEN")).await?.1["stdout"], json!("new\n"));
+        let (status, stats) = api.call("GET", &path("stats"), Some(ROOT), "").await?;
+        assert_eq!((status, &stats["id"], &stats["cpu_count"]), (200, &json!(id), &json!(1)), "{stats}");
+        assert!(stats["mem_used_measured"].is_boolean() && stats["measured_at"].is_string(), "{stats}");
         let metadata = json!({ "role": "test" }).to_string();
         assert_eq!(api.call("PUT", &path("instance-metadata"), Some(ROOT), &metadata).await?.0, 204);
         let (_, said) = exec(sh("cat /run/cocoonbox-identity/instance-metadata.json")).await?;

@@ -497,7 +497,7 @@ async fn killed_at(
 async fn a_kill_at_each_step_leaves_what_was_acknowledged_and_nothing_else() -> Outcome {
     for fault in [Fault::Hang, Fault::HangAfter] {
         let act = async |api: &Api, _: &str| {
-            drop(api.call("POST", "/v1/claim", Some(ROOT), "{\"template\":\"host\"}").await)
+            drop(api.call("POST", "/v1/claim", Some(ROOT), "{\"template\":\"host\"}").await);
         };
         let (place, node) = killed_at(Method::Claim, fault, act).await?;
         let rows = listed(&serve(&node).await?).await?;

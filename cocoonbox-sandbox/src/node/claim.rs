@@ -21,6 +21,8 @@ use super::{Inner, Node, serve};
 const KEY_KEPT: Duration = Duration::from_hours(24);
 /// The longest idempotency key.
 const MAX_KEY: usize = 255;
+/// The most idempotency keys that are remembered.
+const MAX_KEYS: usize = 100_000;
 
 /// An idempotency key: whose it is and for which request.
 #[derive(Clone, Debug)]
@@ -134,6 +136,12 @@ impl Inner {
             }
         }
         registry.admit(self.max_claims, ask.request.tenant.as_ref())?;
+        if ask.key.is_some() && registry.keys() >= MAX_KEYS {
+            return Err(Refusal::new(
+                Code::Busy,
+                format!("{MAX_KEYS} idempotency keys are remembered already"),
+            ));
+        }
         let entry = Entry::new(record);
         let turn = Arc::clone(&entry.turn).try_lock_owned();
         let turn = turn.map_err(|_| Refusal::new(Code::Internal, "a new claim has a turn"))?;

@@ -164,7 +164,7 @@ impl Node {
                 tracing::warn!(sandbox = %id, error, "a command that was given up may go on");
             }
             None => {
-                tracing::warn!(sandbox = %id, "a command that was given up may go on: no answer to its kill")
+                tracing::warn!(sandbox = %id, "a command that was given up may go on: no answer to its kill");
             }
         }
     }

@@ -70,7 +70,6 @@ impl Inner {
                 claim.metadata.mark() == Some(&record.mark) || record.id.as_ref() == Some(&claim.id)
             });
             match (record.phase, claim) {
-                (Phase::Ended, _) => {}
                 (Phase::Claiming | Phase::Releasing, Some(claim)) => {
                     match self.backend.release(&claim.id).await {
                         Ok(()) | Err(BackendError::NotFound { .. }) => {}
@@ -78,7 +77,7 @@ impl Inner {
                     }
                     self.forget(&entry).await?;
                 }
-                (Phase::Live | Phase::Archiving | Phase::Archived, Some(_)) => {}
+                (Phase::Ended, _) | (Phase::Live | Phase::Archiving | Phase::Archived, Some(_)) => {}
                 (_, None) => self.forget(&entry).await?,
             }
         }

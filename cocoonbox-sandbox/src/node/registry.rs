@@ -74,6 +74,11 @@ impl Registry {
         self.keys.get(name).cloned()
     }
 
+    /// Counts the keys that are remembered.
+    pub(super) fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
     /// Returns the entry of a claim: by its mark, as an entry has its id only after the backend's answer.
     pub(super) fn of(&self, claim: &Claim) -> Option<Arc<Entry>> {
         let marked = claim.metadata.mark().and_then(|mark| self.entries.get(mark));

@@ -248,7 +248,8 @@ pub enum Request {
         language: String,
     },
     /// Attaches to a language server.
-    LspRequest {
+    #[serde(rename = "lsp_request")]
+    LspAttach {
         /// Which one.
         server_id: String,
     },

@@ -287,7 +287,7 @@ async fn answer(
             &language[..language.floor_char_boundary(64)]
         ))
         .into()),
-        Request::LspRequest { .. } | Request::LspStop { .. } => {
+        Request::LspAttach { .. } | Request::LspStop { .. } => {
             Err(Refusal::not_found("no such language server").into())
         }
         // input of a request that is over

@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_status_is_read() {
         let text = b"# branch.oid ab\0# branch.head main\0# branch.upstream o/main\0# branch.ab +2 -1\0\
-            1 M. N... 100644 100644 100644 a b a file\02 R. N... 100644 100644 100644 a b R100 new\0old\0? loose\0";
+            1 M. N... 100644 100644 100644 a b a file\x002 R. N... 100644 100644 100644 a b R100 new\0old\0? loose\0";
         let file = |path: &str, staged: &str, unstaged: &str| GitFile {
             path: path.into(),
             staged: staged.into(),

@@ -187,19 +187,18 @@ impl Shells {
             }
         };
         *shell.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        let code = match code {
-            Some(code) => code,
+        let code = if let Some(code) = code {
+            code
+        } else {
             // the shell itself is over
-            None => {
-                self.forget(name, shell.pid);
-                let rest = said.rest();
-                if !rest.is_empty() {
-                    output.send(&Response::Stdout { data: Bytes::from(rest) }).await?;
-                }
-                match io.ending.take() {
-                    Some(ending) => ending.await.unwrap_or(Ending::Code(-1)).shell_code(),
-                    None => -1,
-                }
+            self.forget(name, shell.pid);
+            let rest = said.rest();
+            if !rest.is_empty() {
+                output.send(&Response::Stdout { data: Bytes::from(rest) }).await?;
+            }
+            match io.ending.take() {
+                Some(ending) => ending.await.unwrap_or(Ending::Code(-1)).shell_code(),
+                None => -1,
             }
         };
         output.send(&Response::Exit { code }).await
@@ -269,11 +268,9 @@ impl Said {
             return (output, code);
         }
         // the mark may have begun
-        let sure = (0..self.kept.len())
-            .rev()
-            .take(self.mark.len())
-            .filter(|at| self.mark.starts_with(&self.kept[*at..]))
-            .last()
+        let start = self.kept.len().saturating_sub(self.mark.len());
+        let sure = (start..self.kept.len())
+            .find(|at| self.mark.starts_with(&self.kept[*at..]))
             .unwrap_or(self.kept.len());
         (self.kept.drain(..sure).collect(), None)
     }

@@ -48,7 +48,7 @@ fn requests() -> Vec<Request> {
         Request::GitPull { path: "b".into() },
         Request::GitBranch { path: "b".into(), action: "create".into(), name: Some("c".into()) },
         Request::LspStart { language: "rust".into() },
-        Request::LspRequest { server_id: "1".into() },
+        Request::LspAttach { server_id: "1".into() },
         Request::LspStop { server_id: "1".into() },
         Request::Stdin { data: Bytes::from_static(b"in\0\xff") },
         Request::StdinClose {},
