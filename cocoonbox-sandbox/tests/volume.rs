@@ -1,7 +1,7 @@
 //! Boxes with file systems of their own. These tests are apart from others and take turns: a launch copies the machine's
 //! table of mounts, so that boxes of another node keep a file system for a while that is let go here.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests, which say what they leave out")]
 
 mod common;
 

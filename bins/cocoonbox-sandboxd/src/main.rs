@@ -12,7 +12,7 @@ use clap::Parser;
 use cocoonbox_core::{SystemClock, SystemEntropy};
 use cocoonbox_sandbox::http::{Rate, preview_router, router_with_rate, serve};
 use cocoonbox_sandbox::node::{Node, NodeOptions, NodeToken, PreviewKey, SandboxKey, serve as node_serve};
-use cocoonbox_sandbox::{BackendChoice, BwrapConfig, EngineOptions, open_backend};
+use cocoonbox_sandbox::{BackendChoice, BwrapConfig, DiskLimit, EngineOptions, Limits, open_backend};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -55,6 +55,10 @@ struct Options {
     /// How many sandboxes the node holds, hibernated ones included.
     #[arg(long, default_value_t = 1000)]
     max_claims: u32,
+    /// By what the disk of a box is limited: `watch` holds a box still that is over, `loop` gives each box a file system
+    /// of its own in an image (as root; starting a box takes longer), `off` not at all.
+    #[arg(long, value_name = "HOW", default_value = "watch", value_parser = disk_limit)]
+    disk_limit: DiskLimit,
     /// The file with the root token; only its owner may read it.
     #[arg(long)]
     token_file: Option<PathBuf>,
@@ -104,7 +108,10 @@ async fn run(options: Options) -> anyhow::Result<()> {
         Some(agent) => agent,
         None => std::env::current_exe().context("finding this program")?.with_file_name("cocoonbox-agent"),
     };
-    let config = BwrapConfig::new(&data, agent).with_bwrap(options.bwrap).with_max_claims(options.max_claims);
+    let config = BwrapConfig::new(&data, agent)
+        .with_bwrap(options.bwrap)
+        .with_max_claims(options.max_claims)
+        .with_limits(Limits::default().with_disk(options.disk_limit));
     let engines = EngineOptions::default()
         .with_socket(options.docker_socket)
         .with_runtime(options.box_runtime)
@@ -149,6 +156,16 @@ async fn listen(wanted: SocketAddr, option: &str) -> anyhow::Result<(tokio::net:
         .with_context(|| format!("cannot listen on {wanted}; choose another {option}"))?;
     let address = listener.local_addr()?;
     Ok((listener, address))
+}
+
+/// Reads by what disks are limited.
+fn disk_limit(text: &str) -> Result<DiskLimit, String> {
+    match text {
+        "watch" => Ok(DiskLimit::Watch),
+        "loop" => Ok(DiskLimit::Loop),
+        "off" => Ok(DiskLimit::Off),
+        _ => Err("use watch, loop or off".to_owned()),
+    }
 }
 
 async fn stop_on_signal(stop: CancellationToken) {

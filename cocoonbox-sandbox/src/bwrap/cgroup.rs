@@ -121,8 +121,8 @@ impl Cgroups {
         if let Some(parent) = &self.unified
             && made(parent)?
         {
-            let controls = self.controls.iter().filter(|control| control.version == Version::Two);
-            controls.map(Control::prepare).collect::<io::Result<()>>()?;
+            let mut controls = self.controls.iter().filter(|control| control.version == Version::Two);
+            controls.try_for_each(Control::prepare)?;
         }
         let cgroup = self.of(id);
         if let Some(directory) = &cgroup.unified {

@@ -178,6 +178,9 @@ pub(super) struct Row {
     /// Ours: why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     x_failed_reason: Option<String>,
+    /// Ours: why the node itself hibernated it, a disk over its limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    x_held: Option<String>,
     /// Ours: what a wake will find.
     #[serde(skip_serializing_if = "Option::is_none")]
     x_memory: Option<Memory>,
@@ -241,6 +244,7 @@ impl From<&Seen> for Row {
             restarted_at: restarted_at.map(rfc3339),
             failed: failed.is_some(),
             x_failed_reason: failed,
+            x_held: claim.held.clone(),
             x_memory: memory,
             x_network: claim.network,
             token: None,
