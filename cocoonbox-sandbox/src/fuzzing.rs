@@ -53,3 +53,13 @@ pub fn preview_token(bytes: &[u8]) {
 pub fn node_record(bytes: &[u8]) {
     crate::node::fuzz_record(bytes);
 }
+
+/// Reads what a node answers, as good and as bad news, and what may be a node's address.
+#[cfg(feature = "client")]
+pub fn node_answer(bytes: &[u8]) {
+    crate::message::read_any(bytes);
+    crate::remote::fuzz_refusal(bytes);
+    if let Ok(address) = String::from_utf8_lossy(bytes).parse::<crate::remote::NodeAddress>() {
+        assert_eq!(address.to_string().parse(), Ok(address), "an address is read as it is written");
+    }
+}

@@ -10,8 +10,12 @@ pub mod fuzzing;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "http")]
+mod message;
+#[cfg(feature = "http")]
 pub mod node;
 pub mod probe;
+#[cfg(feature = "client")]
+pub mod remote;
 #[cfg(all(feature = "testkit", feature = "container"))]
 pub mod testkit;
 

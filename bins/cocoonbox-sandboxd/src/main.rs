@@ -122,7 +122,8 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let key = SandboxKey::new(key_file(&data, "sandbox-key")?);
     let (listener, address) = listen(options.listen, "--listen").await?;
     let advertised = options.advertise.unwrap_or_else(|| address.to_string());
-    let mut settings = NodeOptions::new(data.join("node"), key, advertised);
+    let mut settings =
+        NodeOptions::new(data.join("node"), key, advertised).with_max_claims(options.max_claims);
     if let Some(token) = token {
         settings = settings.with_token(token);
     }

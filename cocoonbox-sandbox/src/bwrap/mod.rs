@@ -46,6 +46,8 @@ use cocoonbox_core::backend::{
 use cocoonbox_core::{Clock, Entropy, TenantName};
 use sha2::{Digest as _, Sha256};
 
+#[cfg(feature = "http")]
+pub(crate) use channel::bind;
 pub use config::BwrapConfig;
 pub use defence::Defence;
 pub use error::OpenError;

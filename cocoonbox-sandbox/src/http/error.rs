@@ -38,7 +38,10 @@ impl IntoResponse for Refusal {
         if matches!(self.code(), Code::Internal | Code::Unreachable) {
             tracing::warn!(error = &self as &dyn std::error::Error, "a call failed");
         }
-        let body = serde_json::json!({ "error": self.text, "code": self.code().as_str() });
+        let mut body = serde_json::json!({ "error": self.text, "code": self.code().as_str() });
+        if let Some(more) = self.body().and_then(|more| serde_json::to_value(more).ok()) {
+            body["x_error"] = more;
+        }
         let mut response = (status, Json(body)).into_response();
         if matches!(self.code(), Code::Busy | Code::RateLimited) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));

@@ -17,6 +17,7 @@ mod pool;
 mod preview;
 mod rate;
 mod relay;
+mod remote;
 mod sandbox;
 pub mod serve;
 mod tenant;
@@ -85,6 +86,7 @@ pub fn router_with_rate(node: Node, rate: Rate) -> Router {
         .route("/v1/info", get(info::info))
         .route("/v1/peers", get(info::peers))
         .route("/v1/x/events", get(event::follow))
+        .merge(remote::routes())
         .route("/v1/{*rest}", any(absent::not_served))
         .fallback(absent::nothing_here)
         .method_not_allowed_fallback(absent::not_allowed)

@@ -51,7 +51,7 @@ pub(super) async fn port(
 }
 
 /// The refusal of a request that does not ask for the upgrade; it wakes nothing.
-fn not_upgraded(headers: &HeaderMap, protocol: &'static str) -> Option<Response> {
+pub(super) fn not_upgraded(headers: &HeaderMap, protocol: &'static str) -> Option<Response> {
     let asked = headers.get(UPGRADE).and_then(|value| value.to_str().ok());
     if asked.is_some_and(|asked| asked.eq_ignore_ascii_case(protocol)) {
         return None;
@@ -60,6 +60,6 @@ fn not_upgraded(headers: &HeaderMap, protocol: &'static str) -> Option<Response>
     Some(([(UPGRADE, protocol)], failure).into_response())
 }
 
-fn switched(protocol: &'static str) -> Response {
+pub(super) fn switched(protocol: &'static str) -> Response {
     (StatusCode::SWITCHING_PROTOCOLS, [(UPGRADE, protocol), (CONNECTION, "Upgrade")]).into_response()
 }

@@ -1,7 +1,9 @@
 //! Serves the API: the only place of the HTTP side that spawns and waits.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +15,8 @@ use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -41,12 +43,53 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 /// # Errors
 /// None as yet; a connection that fails ends alone.
 pub async fn run(listener: TcpListener, router: Router, stop: CancellationToken) -> io::Result<()> {
+    let accept = async move || {
+        let (stream, peer) = listener.accept().await?;
+        let _ = stream.set_nodelay(true);
+        Ok((stream, Peer(peer.ip())))
+    };
+    serve(accept, router, stop).await;
+    Ok(())
+}
+
+/// Serves `router` as [`run`] does, on a socket of this machine alone.
+///
+/// # Errors
+/// None as yet; a connection that fails ends alone.
+pub async fn run_unix(listener: UnixListener, router: Router, stop: CancellationToken) -> io::Result<()> {
+    let accept = async move || {
+        let (stream, _) = listener.accept().await?;
+        Ok((stream, Peer(IpAddr::V4(Ipv4Addr::LOCALHOST))))
+    };
+    serve(accept, router, stop).await;
+    Ok(())
+}
+
+/// Binds the socket `name` in a directory that its owner alone may enter, for who may enter it; one that an earlier
+/// process left is replaced. The length of the path is of no matter.
+///
+/// # Errors
+/// The directory is open to others, or the socket cannot be made.
+pub fn bind_unix(directory: &Path, name: &str) -> io::Result<UnixListener> {
+    if std::fs::metadata(directory)?.mode() & 0o077 != 0 {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the directory is open to others"));
+    }
+    let listener = crate::bwrap::bind(directory, name)?;
+    std::fs::set_permissions(directory.join(name), std::fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+async fn serve<S>(accept: impl AsyncFn() -> io::Result<(S, Peer)>, router: Router, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accepted = async {
             let place = Arc::clone(&places).acquire_owned().await;
-            (listener.accept().await, place)
+            (accept().await, place)
         };
         let (Ok((stream, peer)), Ok(place)) = (tokio::select! {
             () = stop.cancelled() => break,
@@ -57,12 +100,11 @@ pub async fn run(listener: TcpListener, router: Router, stop: CancellationToken)
             continue;
         };
         let held = Held { _place: Arc::new(place), relays: connections.clone(), stop: stop.clone() };
-        connections.spawn(connection(stream, Peer(peer.ip()), router.clone(), held));
+        connections.spawn(connection(stream, peer, router.clone(), held));
     }
-    drop(listener);
+    drop(accept);
     connections.close();
     let _ = tokio::time::timeout(STOP_LIMIT, connections.wait()).await;
-    Ok(())
 }
 
 /// Where a request comes from.
@@ -77,8 +119,10 @@ struct Held {
     stop: CancellationToken,
 }
 
-async fn connection(stream: TcpStream, peer: Peer, router: Router, held: Held) {
-    let _ = stream.set_nodelay(true);
+async fn connection<S>(stream: S, peer: Peer, router: Router, held: Held)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let stop = held.stop.clone();
     let line = Line::new(stream);
     let seen = line.clone();
@@ -204,4 +248,12 @@ pub(super) fn join(client: OnUpgrade, guest: OnUpgrade) {
             let _ = tokio::io::copy_bidirectional(&mut client, &mut guest).await;
         }
     });
+}
+
+/// Returns the bytes of memory that are free for new work, as far as this machine says.
+pub(super) async fn memory_available() -> Option<u64> {
+    let text = tokio::fs::read_to_string("/proc/meminfo").await.ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
 }

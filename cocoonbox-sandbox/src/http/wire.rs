@@ -9,6 +9,7 @@ use cocoonbox_core::backend::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::message::HostFileBody;
 use crate::node::{Ask, Env, OnExpire, Refusal, Seen, Written, grant, rfc3339};
 
 /// Reads a body. What is wrong with it is said without what it holds, which may be a secret.
@@ -63,6 +64,9 @@ pub(super) struct ClaimBody {
     /// Ours: whether sandboxes may be made inside.
     #[serde(default)]
     x_nesting: Nesting,
+    /// Ours: host files that are there from the start.
+    #[serde(default)]
+    x_host_files: Vec<HostFileBody>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,7 +129,7 @@ impl ClaimBody {
             request = request.with_hostname(hostname);
         }
         Ok(Ask {
-            request,
+            request: super::remote::host_files(request, self.x_host_files)?,
             claim_ref,
             lease: grant(self.ttl_seconds)?,
             on_expire: self.on_expire,

@@ -57,6 +57,28 @@ impl Node {
         serve::to_the_end(async move { inner.wake(&id).await.map(drop) }).await
     }
 
+    /// Stops a sandbox as `to` says, whatever it was, and returns what was kept.
+    pub(crate) async fn sleep(&self, id: &SandboxId, to: HibernateTo) -> Result<Memory, Refusal> {
+        let (inner, id) = (Arc::clone(&self.0), id.clone());
+        serve::to_the_end(async move {
+            let entry = inner.entry(&id).await?;
+            let _turn = entry.turn.lock().await;
+            let claim = inner.claim_of(&id).await?;
+            let memory = inner.backend.hibernate(&id, to).await?;
+            if !matches!(claim.state, ClaimState::Hibernated { .. }) {
+                inner.tell("hibernate", &claim);
+            }
+            Ok(memory)
+        })
+        .await
+    }
+
+    /// Lets a sandbox run again, whatever it was, and returns what was found of its memory.
+    pub(crate) async fn rouse(&self, id: &SandboxId) -> Result<Memory, Refusal> {
+        let (inner, id) = (Arc::clone(&self.0), id.clone());
+        serve::to_the_end(async move { inner.wake(&id).await }).await
+    }
+
     /// Lets a sandbox that sleeps run again; one that failed stays as it is.
     pub(crate) async fn ready(&self, id: &SandboxId) -> Result<(), Refusal> {
         match self.see(id).await?.claim.state {

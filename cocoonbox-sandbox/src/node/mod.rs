@@ -134,6 +134,7 @@ pub(crate) struct Inner {
     token: Option<NodeToken>,
     key: SandboxKey,
     address: String,
+    name: String,
     max_claims: u32,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -181,6 +182,14 @@ impl Node {
     }
     pub(crate) fn address(&self) -> &str {
         &self.0.address
+    }
+    /// Returns the node's own name, drawn when its directory was made.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+    /// Returns how many claims the node holds at most, where it counts them.
+    pub(crate) fn max_claims(&self) -> Option<u32> {
+        Some(self.0.max_claims).filter(|max| *max > 0)
     }
     /// Tells whether everybody who reaches the node may use it.
     pub(crate) fn is_open(&self) -> bool {

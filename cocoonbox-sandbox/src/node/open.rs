@@ -34,6 +34,7 @@ impl Node {
             token: options.token,
             key: options.key,
             address: options.address,
+            name: store.name(options.entropy.as_ref()).await.map_err(NodeError::Settle)?,
             max_claims: options.max_claims,
             served: ServiceClock::resume(options.boot_clock, store.served()?),
             journal: Journal::open(store.path("usage.jsonl"), options.entropy.as_ref()),

@@ -5,6 +5,8 @@ use std::fmt;
 use cocoonbox_core::Retry;
 use cocoonbox_core::backend::{BackendError, QuotaScope};
 
+use crate::message::ErrorBody;
+
 /// The kinds of refusals; their names in the API never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -118,6 +120,17 @@ impl Refusal {
     }
     pub(crate) fn unsupported(text: impl fmt::Display) -> Self {
         Self::new(Code::Unsupported, text)
+    }
+
+    /// Returns what a backend's error says besides its text, where this is one.
+    pub(crate) fn body(&self) -> Option<ErrorBody> {
+        let error = self.source.as_ref()?.downcast_ref::<BackendError>()?;
+        ErrorBody::of(error)
+    }
+
+    /// Refuses because a cap is reached.
+    pub(crate) fn quota(scope: QuotaScope, limit: u32, text: impl fmt::Display) -> Self {
+        Self { text: text.to_string(), ..BackendError::Quota { scope, limit }.into() }
     }
 
     /// Tells what a caller may do.

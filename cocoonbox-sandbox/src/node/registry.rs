@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use cocoonbox_core::TenantName;
-use cocoonbox_core::backend::{Claim, SandboxId};
+use cocoonbox_core::backend::{Claim, QuotaScope, SandboxId};
 
 use super::record::Entry;
 use super::refusal::{Code, Refusal};
@@ -104,7 +104,7 @@ impl Registry {
             let held = self.entries.values().filter(|entry| entry.record().counts()).count();
             if held >= max_claims as usize {
                 let text = format!("the node is at its max_claims: {held} of {max_claims}");
-                return Err(Refusal::new(Code::QuotaNode, text));
+                return Err(Refusal::quota(QuotaScope::Node, max_claims, text));
             }
         }
         let Some(tenant) = tenant else { return Ok(()) };
@@ -116,7 +116,7 @@ impl Registry {
         if known.max_claims > 0 && held >= known.max_claims as usize {
             let limit = known.max_claims;
             let text = format!("tenant {tenant} is at its max_claims: {held} of {limit}");
-            return Err(Refusal::new(Code::QuotaTenant, text));
+            return Err(Refusal::quota(QuotaScope::Tenant, limit, text));
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cocoonbox_core::{Entropy, random_secret};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +67,14 @@ struct Served {
 }
 
 const SERVED: &str = "served.json";
+
+#[derive(Serialize, Deserialize)]
+struct Name {
+    version: u32,
+    node: String,
+}
+
+const NAME: &str = "node.json";
 
 impl Store {
     /// Opens the directory; makes it where it is missing.
@@ -151,6 +160,21 @@ impl Store {
 
     async fn write(&self, directory: PathBuf, name: String, bytes: Vec<u8>) -> Result<(), Refusal> {
         serve::blocking(move || disk::replace(&directory, &name, &bytes, 0o600)).await.map_err(internal)
+    }
+
+    /// Returns the node's name; the first time it is drawn.
+    pub(super) async fn name(&self, entropy: &dyn Entropy) -> Result<String, Refusal> {
+        match self.file::<Name>(NAME) {
+            Ok(Some(name)) => Ok(name.node),
+            Ok(None) => {
+                let mut node = random_secret(entropy, "").map_err(internal)?;
+                node.truncate(12);
+                let name = Name { version: 1, node };
+                self.put_file(NAME, &name).await?;
+                Ok(name.node)
+            }
+            Err(error) => Err(internal(error)),
+        }
     }
 
     /// Returns how long the node had served when it last said so.
