@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use cocoonbox_core::Entropy;
+use cocoonbox_sandbox::node::SandboxKey;
 use ed25519_dalek::SigningKey;
 use rustix::fs::FlockOperation;
 
@@ -76,7 +77,7 @@ impl DataDir {
             file.write_all(bytes)?;
             file.sync_all()?;
             fs::rename(&temporary, &target)?;
-            File::open(&self.path)?.sync_all()
+            File::open(target.parent().unwrap_or(&self.path))?.sync_all()
         };
         write().with_context(|| format!("{} cannot be written", target.display()))
     }
@@ -110,6 +111,29 @@ impl DataDir {
                 entropy.fill(seed.as_mut_slice())?;
                 self.write_secret(NAME, seed.as_slice())?;
                 Ok(SigningKey::from_bytes(&seed))
+            }
+            Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
+        }
+    }
+
+    /// Returns the key that the tokens of the node's sandboxes follow from, made at the first start.
+    ///
+    /// # Errors
+    /// The key's file cannot be read or written, or is damaged.
+    pub fn node_key(&self, entropy: &dyn Entropy) -> anyhow::Result<SandboxKey> {
+        // beside what the node keeps, where `cocoonbox-sandboxd` looks for it
+        const NAME: &str = "node/sandbox-key";
+        let path = self.join(NAME);
+        match fs::read_to_string(&path) {
+            Ok(text) if text.trim().len() == 64 => Ok(SandboxKey::new(text.trim().to_owned())),
+            Ok(_) => bail!("{} is damaged: remove it, and every sandbox gets a new token", path.display()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let key = SandboxKey::draw(entropy)?;
+                let folder = self.join("node");
+                let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+                made.with_context(|| format!("{} cannot be made", folder.display()))?;
+                self.write_secret(NAME, key.reveal().as_bytes())?;
+                Ok(key)
             }
             Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
         }

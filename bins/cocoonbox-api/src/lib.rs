@@ -3,6 +3,7 @@
 mod config;
 mod data;
 mod first;
+mod node;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +16,6 @@ use cocoonbox_core::backend::{NetworkMode, PoolKey, PoolTarget, SandboxBackend, 
 use cocoonbox_core::{Clock, Entropy, SystemClock, SystemEntropy};
 use cocoonbox_db::{DatabaseUrl, Db, DbOptions};
 use cocoonbox_oauth::{AccessToken, FirstStart, ServiceOptions, SqlUserStore, TokenIndex};
-use cocoonbox_sandbox::{BwrapConfig, EngineOptions, open_backend};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -88,19 +88,13 @@ pub async fn run(
     let users = Arc::new(SqlUserStore::open(db.clone(), clock.now()).await.context("the users' tables")?);
     let changes = users.changes().await.context("the users' tables")?;
 
-    let node = BwrapConfig::new(data.join("node"), &config.agent);
-    let engines = EngineOptions::default()
-        .with_socket(config.docker_socket.clone())
-        .with_runtime(config.box_runtime.clone())
-        .with_registry(config.image_registry.clone())
-        .with_image(Some(config.default_image.clone()));
-    let choice = config.backend.parse()?;
-    let backend = open_backend(choice, node, engines, Arc::clone(&clock), Arc::clone(&entropy)).await?;
+    let nodes = node::Nodes::open(&config, &data, &clock, &entropy).await?;
     let boxes = SqlStore::open(db.clone(), clock.now()).await.context("the boxes' tables")?;
     let pool = Arc::new(Pool::default());
     let settings = EngineConfig::new(config.default_image.clone(), key.verifying_key())
         .with_user_idle_hibernate(config.user_idle_hibernate)
         .with_freeze_to_disk_after(config.freeze_to_disk_after);
+    let backend = nodes.backend();
     keep_warm(backend.as_ref(), &config, settings.size).await;
     let engine = Engine::new(Arc::new(boxes), backend, Arc::clone(&clock), Arc::clone(&entropy), settings);
     let engine = Arc::new(engine.with_before_sleep(Arc::clone(&pool) as _));
@@ -124,7 +118,8 @@ pub async fn run(
     started(&data, &Started { address, first, link, boxes: reconciled.boxes })?;
     first::end(&data)?;
     let tokens = cocoonbox_oauth::serve::run(&index, users.as_ref(), changes, shutdown.clone());
-    tokio::join!(serve(listener, router, shutdown.clone()), engine.serve(shutdown.clone()), tokens);
+    let nodes = nodes.serve(&engine, shutdown.clone());
+    tokio::join!(serve(listener, router, shutdown.clone()), engine.serve(shutdown.clone()), tokens, nodes);
     db.close().await;
     Ok(())
 }

@@ -331,6 +331,12 @@ pub struct UpArgs {
     /// Sandboxes that are kept running for new boxes, so that one is there at once; about 5 MiB each [default: 1]
     #[arg(long, value_name = "N")]
     pub warm: Option<u32>,
+    /// A node that keeps the boxes, instead of this machine: http://HOST:PORT; give it once for each node
+    #[arg(long, value_name = "URL")]
+    pub node: Vec<String>,
+    /// The file with a node's token (mode 0600): one for all nodes, or one for each in their order
+    #[arg(long, value_name = "FILE")]
+    pub node_token_file: Vec<PathBuf>,
     /// Print a new one-use sign-in link for user admin (10 minutes)
     #[arg(long)]
     pub new_link: bool,

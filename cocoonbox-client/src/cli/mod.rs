@@ -26,6 +26,6 @@ pub use error::{CliError, exit};
 pub use parse::{Parsed, parse};
 pub use render::{plain, report};
 pub use rsh_args::{RshArgs, RshCommand, RshError, TtyWish};
-pub use setting::{FileError, Layer, ServerConfig, Setting, SettingError, Settings};
+pub use setting::{FileError, Layer, NodeSetting, ServerConfig, Setting, SettingError, Settings};
 pub use terminal::{RawMode, Tty};
 pub use verb::{Outcome, run};

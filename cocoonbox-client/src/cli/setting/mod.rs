@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 use super::render::{plain, table};
 use super::{Environment, UpArgs};
 pub use file::FileError;
-pub use server::ServerConfig;
+pub use server::{NodeSetting, ServerConfig};
 
 /// The keys of `api.yaml`, with the defaults of those that have one.
-const KEYS: [(&str, Option<&str>); 13] = [
+const KEYS: [(&str, Option<&str>); 15] = [
     ("listen", Some("127.0.0.1:7420")),
     ("backend", Some("auto")),
     ("docker_socket", None),
@@ -37,6 +37,8 @@ const KEYS: [(&str, Option<&str>); 13] = [
     ("database_url_file", None),
     ("agent", None),
     ("warm", Some("1")),
+    ("node", None),
+    ("node_token_file", None),
 ];
 
 /// The setting that cannot stand in `api.yaml`, because it says where that is.
@@ -276,8 +278,19 @@ fn words(flags: &UpArgs, key: &str) -> Option<OsString> {
         "database_url_file" => flags.database_url_file.clone().map(Into::into),
         "agent" => flags.agent.clone().map(Into::into),
         "warm" => number(flags.warm),
+        "node" => joined(flags.node.iter().map(AsRef::as_ref)),
+        "node_token_file" => joined(flags.node_token_file.iter().map(AsRef::as_ref)),
         _ => None,
     }
+}
+
+/// Puts the words of a flag that was given several times into the one word that a setting is.
+fn joined<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<OsString> {
+    words.map(OsStr::to_owned).reduce(|mut all, word| {
+        all.push(",");
+        all.push(word);
+        all
+    })
 }
 
 fn flag(key: &str) -> String {
@@ -365,6 +378,41 @@ mod tests {
         let config = ServerConfig::read(&settings, &flags)?;
         assert_eq!((config.max_boxes, config.max_running), (9, 6));
         assert_eq!(config.user_idle_hibernate.as_secs(), 7200);
+        Ok(())
+    }
+
+    #[test]
+    fn nodes_come_from_flags_or_one_word_and_have_one_token_file_or_one_each()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let node = |address: &str, file: Option<&str>| NodeSetting {
+            address: address.to_owned(),
+            token_file: file.map(Into::into),
+        };
+        let read = |nodes: &[&str], files: &[&str], file: &str| {
+            let mut flags = UpArgs {
+                node: nodes.iter().map(|node| (*node).to_owned()).collect(),
+                node_token_file: files.iter().map(Into::into).collect(),
+                ..UpArgs::default()
+            };
+            let settings = gather(&mut flags, &[], file)?;
+            Ok::<_, Box<dyn std::error::Error>>(ServerConfig::read(&settings, &flags)?.nodes)
+        };
+        let (a, b) = ("http://a:1", "http://b:1");
+        assert_eq!(read(&[a], &[], "")?, [node(a, None)]);
+        assert_eq!(read(&[a, b], &["t"], "")?, [node(a, Some("t")), node(b, Some("t"))]);
+        assert_eq!(read(&[a, b], &["t", "u"], "")?, [node(a, Some("t")), node(b, Some("u"))]);
+        let file = "node: http://a:1, http://b:1\nnode_token_file: t,u\n";
+        assert_eq!(read(&[], &[], file)?, [node(a, Some("t")), node(b, Some("u"))]);
+        for (nodes, files, word) in [
+            (&[a, a][..], &[][..], "none twice"),
+            (&[a, ""], &[], "HOST:PORT"),
+            (&[a], &["t", "u"], "as many as there are nodes"),
+            (&[], &["t"], "beside --node-token-file"),
+            (&[], &[], "--agent FILE"),
+        ] {
+            let refusal = read(nodes, files, "").unwrap_err().to_string();
+            assert!(refusal.contains(word), "{nodes:?} {files:?}: {refusal}");
+        }
         Ok(())
     }
 

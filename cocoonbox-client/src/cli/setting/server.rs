@@ -9,6 +9,16 @@ use cocoonbox_core::ImageName;
 use super::{SettingError, Settings};
 use crate::cli::UpArgs;
 
+/// A node that keeps boxes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "an address and where its token is")]
+pub struct NodeSetting {
+    /// Where it is reached.
+    pub address: String,
+    /// The file with its token; absent for a node that is open to whoever reaches it.
+    pub token_file: Option<PathBuf>,
+}
+
 /// What a server is told, after all layers are read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -37,10 +47,12 @@ pub struct ServerConfig {
     pub max_running: u32,
     /// A file with a PostgreSQL URL; absent: SQLite in the data directory.
     pub database_url_file: Option<PathBuf>,
-    /// The agent's binary.
-    pub agent: PathBuf,
+    /// The agent's binary; absent where nodes elsewhere keep the boxes.
+    pub agent: Option<PathBuf>,
     /// Sandboxes of the default image that are kept running for new boxes.
     pub warm: u32,
+    /// The nodes that keep the boxes; none: this machine does.
+    pub nodes: Vec<NodeSetting>,
     /// Whether to make a new sign-in link for the administrator.
     pub new_link: bool,
 }
@@ -66,6 +78,12 @@ impl ServerConfig {
         let backend =
             |text: &str| matches!(text, "auto" | "bwrap" | "podman" | "docker").then(|| text.to_owned());
         let word = |key| settings.get(key).read("one word", |text| Some(text.to_owned()));
+        let nodes = nodes(settings)?;
+        let agent = path("agent");
+        if agent.is_none() && nodes.is_empty() {
+            let wanted = "--agent FILE, or put cocoonbox-agent beside this program (`make agent` builds it)";
+            return Err(must("agent", wanted));
+        }
         let (address, image) = ("an address such as 127.0.0.1:7420", "an image's name, such as host");
         Ok(Self {
             data: path("data").ok_or_else(|| must("data", "--data DIR"))?,
@@ -86,14 +104,34 @@ impl ServerConfig {
             max_boxes: count("max_boxes")?,
             max_running: count("max_running")?,
             database_url_file: path("database_url_file"),
-            agent: path("agent").ok_or_else(|| {
-                must(
-                    "agent",
-                    "--agent FILE, or put cocoonbox-agent beside this program (`make agent` builds it)",
-                )
-            })?,
+            agent,
             warm: count("warm")?,
+            nodes,
             new_link: flags.new_link,
         })
     }
+}
+
+/// Reads the nodes: addresses divided by commas, and one token file for all of them or one for each.
+fn nodes(settings: &Settings) -> Result<Vec<NodeSetting>, SettingError> {
+    const ADDRESSES: &str = "http://HOST:PORT, several of them divided by commas, none twice";
+    const FILES: &str = "one file for all nodes, or as many as there are nodes, divided by commas";
+    let words = |text: &str| -> Option<Vec<String>> {
+        let words: Vec<String> = text.split(',').map(|word| word.trim().to_owned()).collect();
+        words.iter().all(|word| !word.is_empty()).then_some(words)
+    };
+    let distinct = |text: &str| {
+        let words = words(text)?;
+        let twice = words.iter().enumerate().any(|(nth, word)| words[..nth].contains(word));
+        (!twice).then_some(words)
+    };
+    let addresses = settings.get("node").read(ADDRESSES, distinct)?.unwrap_or_default();
+    let fits = |text: &str| words(text).filter(|files| files.len() == 1 || files.len() == addresses.len());
+    let files = settings.get("node_token_file").read(FILES, fits)?.unwrap_or_default();
+    if addresses.is_empty() && !files.is_empty() {
+        return Err(SettingError::Missing { key: "node", wanted: "--node URL beside --node-token-file" });
+    }
+    let file = |nth| files.get(nth).or_else(|| files.first()).map(PathBuf::from);
+    let node = |(nth, address)| NodeSetting { address, token_file: file(nth) };
+    Ok(addresses.into_iter().enumerate().map(node).collect())
 }
