@@ -12,7 +12,7 @@ case ${1:-} in
         need podman=podman runc=runc conmon=conmon newuidmap=uidmap \
             /usr/share/doc/busybox-static/copyright=busybox-static \
             scp=openssh-client /usr/lib/openssh/sftp-server=openssh-sftp-server \
-            '/usr/lib/postgresql/*/bin/initdb=postgresql' setpriv=util-linux python3=python3 \
+            '/usr/lib/postgresql/*/bin/initdb=postgresql' ip=iproute2 setpriv=util-linux nsenter=util-linux python3=python3 \
             /usr/sbin/mkfs.ext4=e2fsprogs
         python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
         # foreign clients, pinned

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod link;
 mod node;
 mod processes;
 mod run;
@@ -9,6 +10,7 @@ mod server;
 mod tool;
 
 pub use build::{agent, binaries};
+pub use link::Link;
 pub use node::{Node, call};
 pub use processes::{Process, processes, processes_in_network};
 pub use run::{Run, eventually, output};

@@ -17,8 +17,11 @@ pub struct Node {
     child: Option<Child>,
     folder: TempDir,
     arguments: Vec<String>,
+    host: String,
     port: u16,
     preview_port: u16,
+    /// The words that start it elsewhere than here.
+    within: Vec<String>,
 }
 
 /// The root token of these nodes.
@@ -30,6 +33,18 @@ impl Node {
     /// # Panics
     /// When it does not answer.
     pub fn start(arguments: &[&str]) -> Self {
+        Self::start_at("127.0.0.1", arguments, Vec::new())
+    }
+
+    /// Starts one in the network namespace behind `link`.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub fn start_behind(link: &crate::Link) -> Self {
+        Self::start_at(link.address(), &[], link.within().to_vec())
+    }
+
+    fn start_at(host: &str, arguments: &[&str], within: Vec<String>) -> Self {
         let folder =
             tempfile::Builder::new().prefix("cocoonbox-node-").tempdir().expect("a temporary folder");
         let token = folder.path().join("token");
@@ -39,8 +54,10 @@ impl Node {
             child: None,
             folder,
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            host: host.to_owned(),
             port: free_port(),
             preview_port: free_port(),
+            within,
         };
         node.start_again();
         node
@@ -56,7 +73,16 @@ impl Node {
             .create(true)
             .open(self.folder.path().join("node.log"))
             .expect("own folder");
-        let child = Command::new(binaries().join("cocoonbox-sandboxd"))
+        let program = binaries().join("cocoonbox-sandboxd");
+        let mut command = match self.within.split_first() {
+            None => Command::new(program),
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+        };
+        let child = command
             .arg("--data")
             .arg(self.data())
             .args(["--listen", &self.address()])
@@ -97,7 +123,12 @@ impl Node {
 
     /// Returns where it serves.
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.host, self.port)
+    }
+
+    /// Returns the file with the root token.
+    pub fn token_file(&self) -> PathBuf {
+        self.folder.path().join("token")
     }
 
     /// Returns the root token.

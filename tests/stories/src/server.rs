@@ -34,6 +34,7 @@ pub struct Server {
     agent: PathBuf,
     account: Account,
     port: u16,
+    variables: Vec<(String, String)>,
 }
 
 impl Server {
@@ -79,7 +80,22 @@ impl Server {
                 chown(&path, Some(ORDINARY), Some(ORDINARY)).expect("root may give folders away");
             }
         }
-        Self { child: None, folder, programs, agent: guest, account, port: free_port() }
+        Self {
+            child: None,
+            folder,
+            programs,
+            agent: guest,
+            account,
+            port: free_port(),
+            variables: Vec::new(),
+        }
+    }
+
+    /// Sets a variable of the environment of all that is started.
+    #[must_use]
+    pub fn with_variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
     }
 
     /// Returns the data directory.
@@ -163,7 +179,8 @@ impl Server {
             // what is nobody's would outlive a server that is killed
             .env("COCOONBOX_WARM", "0")
             .env("COCOONBOX_CONFIG_DIR", self.settings())
-            .env("HOME", self.scratch());
+            .env("HOME", self.scratch())
+            .envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 
