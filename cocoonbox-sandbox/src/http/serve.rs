@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -46,7 +46,7 @@ pub async fn run(listener: TcpListener, router: Router, stop: CancellationToken)
     let accept = async move || {
         let (stream, peer) = listener.accept().await?;
         let _ = stream.set_nodelay(true);
-        Ok((stream, Peer(peer.ip())))
+        Ok((Line::from(stream), Peer(peer.ip())))
     };
     serve(accept, router, stop).await;
     Ok(())
@@ -59,7 +59,7 @@ pub async fn run(listener: TcpListener, router: Router, stop: CancellationToken)
 pub async fn run_unix(listener: UnixListener, router: Router, stop: CancellationToken) -> io::Result<()> {
     let accept = async move || {
         let (stream, _) = listener.accept().await?;
-        Ok((stream, Peer(IpAddr::V4(Ipv4Addr::LOCALHOST))))
+        Ok((Line::from(stream), Peer(IpAddr::V4(Ipv4Addr::LOCALHOST))))
     };
     serve(accept, router, stop).await;
     Ok(())
@@ -80,10 +80,7 @@ pub fn bind_unix(directory: &Path, name: &str) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-async fn serve<S>(accept: impl AsyncFn() -> io::Result<(S, Peer)>, router: Router, stop: CancellationToken)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn serve(accept: impl AsyncFn() -> io::Result<(Line, Peer)>, router: Router, stop: CancellationToken) {
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
@@ -119,12 +116,8 @@ struct Held {
     stop: CancellationToken,
 }
 
-async fn connection<S>(stream: S, peer: Peer, router: Router, held: Held)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn connection(line: Line, peer: Peer, router: Router, held: Held) {
     let stop = held.stop.clone();
-    let line = Line::new(stream);
     let seen = line.clone();
     let service = router.map_request(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(held.clone());
