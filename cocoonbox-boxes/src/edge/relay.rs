@@ -181,7 +181,13 @@ impl Relay {
             sender.ready().await?;
             sender.send_request(request.map(|()| Coupled::new(body, gone))).await
         };
-        let answer = answer.await.map_err(|error| {
+        let Some(answer) = serve::agent_answers(answer).await else {
+            tracing::warn!(box_id = %call.box_id, "the agent did not begin with an answer");
+            return Err(Status::unavailable(
+                "the agent in the box did not answer within 20 s; try again, or hibernate and wake the box",
+            ));
+        };
+        let answer = answer.map_err(|error| {
             if closed.is_cancelled() {
                 return Status::from(BOX_SLEEPS);
             }

@@ -38,6 +38,8 @@ const MAX_HEADER_BYTES: u32 = 32 * 1024;
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_ANSWER: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(5);
+/// How long an agent has to begin with the answer to a call; what follows may take as long as it likes.
+const AGENT_ANSWER: Duration = Duration::from_secs(20);
 
 /// Serves `router` on `listener` until `shutdown` fires: HTTP/1.1 and HTTP/2 (h2c) on one port.
 ///
@@ -100,6 +102,11 @@ pub async fn serve(listener: TcpListener, router: axum::Router, shutdown: Cancel
     }
 }
 
+/// Waits for an agent to begin with an answer; nothing when it does not in time.
+pub(super) async fn agent_answers<T>(answer: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(AGENT_ANSWER, answer).await.ok()
+}
+
 /// Starts HTTP/2 on a stream to an agent; the connection lives until `closed` fires or the agent ends it.
 pub(super) async fn handshake(
     stream: BoxedDuplex,
@@ -113,6 +120,8 @@ pub(super) async fn handshake(
         .initial_connection_window_size(AGENT_CONNECTION_WINDOW)
         .max_frame_size(FRAME)
         .max_header_list_size(MAX_HEADER_BYTES)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_ANSWER)
         .handshake(TokioIo::new(stream))
         .await?;
     tokio::spawn(async move {

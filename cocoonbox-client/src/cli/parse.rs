@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use serde_json::json;
 
 use super::args::{Global, RshWords};
+use super::render::plain;
 use super::rsh_args::{self, RshArgs, RshError};
 use super::{Cli, Verb, exit};
 
@@ -90,11 +91,16 @@ fn rsh(parsed: Result<RshArgs, RshError>, mut global: Global, as_json: bool) -> 
             to_stderr: false,
             status: exit::DONE,
         },
-        Err(error @ RshError::Usage(_)) if as_json => {
-            Parsed::Print { text: usage_json(&error.to_string()), to_stderr: true, status: exit::UNKNOWN }
-        }
+        Err(error @ RshError::Usage(_)) if as_json => Parsed::Print {
+            text: usage_json(&plain(&error.to_string())),
+            to_stderr: true,
+            status: exit::UNKNOWN,
+        },
         Err(error @ RshError::Usage(_)) => Parsed::Print {
-            text: format!("error: {error}\nhint: `cocoonbox rsh --help` shows what it takes\n"),
+            text: format!(
+                "error: {}\nhint: `cocoonbox rsh --help` shows what it takes\n",
+                plain(&error.to_string())
+            ),
             to_stderr: true,
             status: exit::UNKNOWN,
         },
@@ -106,7 +112,8 @@ fn print(error: &clap::Error, as_json: bool) -> Parsed {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => (false, exit::DONE),
         _ => (true, exit::USAGE),
     };
-    let text = error.render().to_string();
+    // it repeats words of the command line, which may come from anywhere
+    let text = error.render().to_string().split('\n').map(plain).collect::<Vec<_>>().join("\n");
     if to_stderr && as_json {
         let message = text.trim_end().trim_start_matches("error: ");
         return Parsed::Print { text: usage_json(message), to_stderr, status };

@@ -18,16 +18,36 @@ pub fn plain(text: &str) -> String {
     for letter in text.chars() {
         match letter {
             '\n' | '\t' => clean.push(' '),
-            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                let _ = write!(clean, "{}", letter.escape_unicode());
-            }
             letter if letter.is_control() => {
                 let _ = write!(clean, "\\x{:02x}", u32::from(letter));
+            }
+            letter if acts(letter) => {
+                let _ = write!(clean, "{}", letter.escape_unicode());
             }
             letter => clean.push(letter),
         }
     }
     clean
+}
+
+/// Returns a JSON value as a line of text that no terminal acts on: what it could act on stands as `\uNNNN`.
+pub(super) fn json_line(value: &serde_json::Value) -> String {
+    let mut line = String::new();
+    for letter in value.to_string().chars() {
+        if acts(letter) {
+            // all of these lie in the first plane, and none outside of a JSON string
+            let _ = write!(line, "\\u{:04x}", u32::from(letter));
+        } else {
+            line.push(letter);
+        }
+    }
+    line
+}
+
+/// Whether a terminal acts on a letter: a control, or a turn of the direction of writing.
+fn acts(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Writes an error with its causes and, when there is one, the next step; as one JSON line when asked.
@@ -54,7 +74,7 @@ pub fn report(
     let message = plain(&error.to_string());
     if as_json {
         let value = json!({ "error": { "kind": kind, "message": message, "causes": causes, "hint": hint } });
-        return writeln!(stderr, "{value}");
+        return writeln!(stderr, "{}", json_line(&value));
     }
     writeln!(stderr, "error: {message}")?;
     for cause in causes {
@@ -132,6 +152,15 @@ mod tests {
             assert_eq!(plain(text), clean);
             assert!(!plain(text).chars().any(char::is_control));
         }
+    }
+
+    #[test]
+    fn a_line_of_json_says_the_same_and_has_no_escape() -> Result<(), serde_json::Error> {
+        let value = json!({ "a\u{9b}": "b\u{7f}\u{1b}\u{202e}\n\"ü😀" });
+        let line = json_line(&value);
+        assert_eq!(line, "{\"a\\u009b\":\"b\\u007f\\u001b\\u202e\\n\\\"ü😀\"}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&line)?, value);
+        Ok(())
     }
 
     #[test]

@@ -429,9 +429,15 @@ fn read_log(log: &fs::File) -> String {
     let text = String::from_utf8_lossy(said);
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines
-        .map(|line| line.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect())
+        .map(|line| line.chars().map(|letter| if acts(letter) { '?' } else { letter }).collect())
         .collect::<Vec<String>>()
         .join(" / ")
+}
+
+/// Whether a terminal acts on a letter: a control, or a turn of the direction of writing.
+fn acts(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -445,8 +451,8 @@ mod tests {
         let log = launch::log_file()?;
         assert_eq!(read_log(&log), "");
         let mut guest = log.try_clone()?;
-        guest.write_all(b"one \x1b[2Jtwo\n\n three\n")?;
-        assert_eq!(read_log(&log), "one ?[2Jtwo / three");
+        guest.write_all("one \x1b[2Jtwo\n\n thr\u{202e}ee\n".as_bytes())?;
+        assert_eq!(read_log(&log), "one ?[2Jtwo / thr?ee");
         let chunk = [b'x'; 4096];
         let taken = (0..1000).take_while(|_| guest.write_all(&chunk).is_ok()).count();
         assert!(taken < 64, "{taken} chunks of 4 KiB");

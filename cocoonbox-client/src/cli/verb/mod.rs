@@ -14,7 +14,7 @@ use super::args::{Cli, ConfigVerb, Global, UpArgs, Verb};
 use super::environment::{Environment, Io};
 use super::error::{CliError, exit};
 use super::progress::Progress;
-use super::render::report_verb;
+use super::render::{json_line, report_verb};
 use super::rsh_args::RshArgs;
 use crate::Client;
 use crate::control::OperationReply;
@@ -85,7 +85,7 @@ fn print(io: &mut Io<'_>, text: &str) -> Result<(), CliError> {
 
 /// Writes one JSON value and a line break to standard output.
 fn print_json(io: &mut Io<'_>, value: &Value) -> Result<(), CliError> {
-    print(io, &format!("{value}\n"))
+    print(io, &format!("{}\n", json_line(value)))
 }
 
 /// Shows an operation until it ends; Ctrl-C ends the showing alone.
