@@ -98,6 +98,11 @@ impl Server {
         self
     }
 
+    /// Has boxes run `guest` instead of the agent that was built; before the first start.
+    pub fn run_guest(&mut self, guest: PathBuf) {
+        self.agent = guest;
+    }
+
     /// Returns the data directory.
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")

@@ -1,7 +1,8 @@
 //! A guest's first process in the place of ours: it lies on the guest channel and on the agent's port.
 //!
 //! What it does follows from the box's host name: `start-…` lies from the first answer on, `late-…` to everything but
-//! `info`, `h2-…` on the agent's port; any other name gets the true agent, which lies behind this program's own bytes.
+//! `info`, `h2-…` on the agent's port, `inject-…` types its name into the node's terminal; any other name gets the true
+//! agent, which lies behind this program's own bytes.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write};
@@ -13,18 +14,25 @@ use std::time::Duration;
 use nix::libc;
 
 use crate::sys::{Stop, call, own, text};
+use crate::{archive, terminal};
 
 /// What stands at the end of a program that carries the true agent, after the agent's length.
 const TRAILER: &[u8; 8] = b"COCOAGNT";
+/// Words for a terminal: another title, a clean screen, colour by one byte, letters in the other direction.
+const OWNED: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31mowned\u{202e}";
 const INFO: &str = r#"{"type":"info","version":"0.0.0","proto":2,"uptime_secs":1,"procs":1,"sessions":0}"#;
 
 pub(crate) fn init() -> ! {
     let name = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
-    if !["start-", "late-", "h2-"].iter().any(|kind| name.starts_with(kind)) {
+    if !["start-", "late-", "h2-", "inject-"].iter().any(|kind| name.starts_with(kind)) {
         true_agent(&["init"]);
     }
-    if name == "start-exit" {
-        std::process::exit(3);
+    // what a node repeats of this to a person
+    eprintln(OWNED);
+    match name.as_str() {
+        "start-exit" => std::process::exit(3),
+        name if name.starts_with("inject-") => eprintln(&format!("{:?}", terminal::inject(&[name]))),
+        _ => {}
     }
     let descriptor = std::env::var("COCOONBOX_GUEST_FD").ok().and_then(|number| number.parse().ok());
     let Some(descriptor) = descriptor else { std::process::exit(4) };
@@ -166,6 +174,32 @@ fn headers(status: &str, others: &[(&str, &str)]) -> Vec<u8> {
 
 const GRPC: (&str, &str) = ("content-type", "application/grpc");
 
+/// A message as gRPC frames it.
+fn message(body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0];
+    bytes.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// A field with a length, as protobuf writes it.
+fn part(field: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![field << 3 | 2];
+    bytes.extend(varint(body.len() as u64));
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn varint(mut number: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number > 0x7f {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
 /// HTTP/2 as no agent speaks it.
 fn agent_port(mut lines: BufReader<UnixStream>, mut out: UnixStream, how: &str) -> Io {
     match how {
@@ -264,6 +298,21 @@ fn misbehave(out: &mut UnixStream, stream: u32, how: &str) -> Io {
         "elsewhere" => {
             let list = headers("302", &[("location", "http://127.0.0.1:1/")]);
             frame(out, HEADERS, END_HEADERS | END_STREAM, stream, &list)?;
+        }
+        _ if how.starts_with("tar-") => {
+            frame(out, HEADERS, END_HEADERS, stream, &headers("200", &[GRPC]))?;
+            frame(out, DATA, 0, stream, &message(&part(1, &[part(1, b"hostile"), vec![0x10, 5]].concat())))?;
+            let mut offset = 0;
+            for piece in archive::of(&how[4..]).chunks(8000) {
+                let mut output = vec![0x08, 1, 0x10];
+                output.extend(varint(offset));
+                output.extend(part(3, piece));
+                frame(out, DATA, 0, stream, &message(&part(3, &output)))?;
+                offset += piece.len() as u64;
+            }
+            frame(out, DATA, 0, stream, &message(&part(5, &[0x08, 0])))?;
+            let end = headers("200", &[("grpc-status", "0")]);
+            frame(out, HEADERS, END_HEADERS | END_STREAM, stream, &end[13..])?;
         }
         "reset" => frame(out, RESET, 0, stream, &[0, 0, 0, 0xff])?,
         "away" => frame(out, GO_AWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 11])?,

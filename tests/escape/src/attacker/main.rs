@@ -7,6 +7,7 @@
 #![expect(clippy::print_stdout, clippy::exit, reason = "a program that is asked and answers")]
 
 mod account;
+mod archive;
 mod file;
 mod hostile;
 mod kernel;
@@ -97,9 +98,12 @@ fn main() {
     match *name {
         "init" => hostile::init(),
         "serve" => hostile::true_agent(arguments),
+        "archive" => archive::print(arguments),
         "keyed" => kernel::keyed(arguments),
         "victim" => victim::run(arguments),
         "idle" => process::idle(),
+        // long enough to be found
+        "linger" => return std::thread::sleep(std::time::Duration::from_secs(20)),
         _ => {}
     }
     let Some((_, way)) = WAYS.iter().find(|(known, _)| known == name) else {

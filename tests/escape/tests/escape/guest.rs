@@ -54,6 +54,14 @@ pub(crate) async fn put(
     if answer["type"] == "done" { Ok(()) } else { Err(format!("{path} was not written: {answer}").into()) }
 }
 
+/// Starts a program in a box and leaves it running.
+pub(crate) async fn detach(backend: &dyn SandboxBackend, id: &SandboxId, argv: &[&str]) -> Result<(), Error> {
+    let mut channel = Channel::open(backend, id).await?;
+    channel.send(&json!({ "v": 1, "op": "exec", "argv": argv, "detach": true })).await?;
+    let answer = channel.next().await?;
+    if answer["type"] == "started" { Ok(()) } else { Err(format!("{argv:?}: {answer}").into()) }
+}
+
 /// Runs a program in a box to its end.
 pub(crate) async fn exec(backend: &dyn SandboxBackend, id: &SandboxId, argv: &[&str]) -> Result<Ran, Error> {
     let mut channel = Channel::open(backend, id).await?;

@@ -6,9 +6,11 @@
 mod data;
 mod guest;
 mod handle;
+mod image;
 mod opener;
 mod scene;
 mod suite;
+mod terminal;
 mod way;
 
 use std::path::{Path, PathBuf};
@@ -16,7 +18,7 @@ use std::process::Command;
 
 use nix::unistd::Uid;
 
-use opener::{Bwrap, Opener};
+use opener::{Bwrap, Opener, Podman};
 
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -85,6 +87,11 @@ fn story(name: &str, opener: impl Opener + Clone + 'static, as_a_user: bool) -> 
 #[test]
 fn nothing_gets_out_of_a_bubblewrap_box() {
     shown(story("nothing_gets_out_of_a_bubblewrap_box", Bwrap, true));
+}
+
+#[test]
+fn nothing_gets_out_of_a_podman_box() {
+    shown(story("nothing_gets_out_of_a_podman_box", Podman, false));
 }
 
 /// Fails with the report as it is, line by line.

@@ -129,7 +129,7 @@ fn sockets(scene: &Scene) -> Vec<Way> {
         way(["unix", &victim], &[Host]),
         way(["abstract", &scene.marker], &[Host, net.clone()]),
         way(["tcp", &port], &[Host, net.clone()]).gets_the_secret(),
-        way(["socket-diag", &scene.marker], &[Host, net.clone()]),
+        way(["socket-diag", &scene.marker], &[Host]),
         way(["add-address"], &[OwnNamespaces]),
         // raw IPv4 and IPv6, packets, the machine under a virtual machine, the kernel's ciphers, its keys, its log of
         // decisions
@@ -161,21 +161,24 @@ fn mounts(scene: &Scene) -> Vec<Way> {
     let pid = scene.fact("pid");
     let own = &[OwnNamespaces];
     let rights = &[OwnNamespaces, Without(RIGHTS)];
-    let user = &[Without(&[UserNamespaceDenial, SystemCallFilter])];
+    let user = &[Without(&[UserNamespaceDenial, SystemCallFilter, Landlock])];
     let mut ways = vec![
-        way(["mount-tmpfs", "/mnt"], own),
-        way(["mount-bind", "/usr", "/mnt"], own),
-        way(["mount-proc", "/mnt"], &[OwnNamespaces]),
-        way(["mount-cgroup", "/mnt", "cgroup2"], &[Root]),
-        way(["mount-new", "/mnt"], own),
-        way(["mount-clone", "/usr"], own),
-        way(["mount-writable", "/usr"], &[OwnNamespacesWith(&["mount-writable", "/mnt", "prepare"])]),
+        way(["mount-tmpfs", "/tmp"], own),
+        way(["mount-bind", "/dev", "/tmp"], &[OwnNamespacesWith(&["mount-bind", "/usr", "/tmp"])]),
+        way(["mount-proc", "/tmp"], &[OwnNamespaces]),
+        way(["mount-cgroup", "/tmp", "cgroup2"], &[Root]),
+        way(["mount-new", "/tmp"], own),
+        way(["mount-clone", "/dev"], own),
+        way(
+            ["mount-writable", "/run/cocoonbox-identity"],
+            &[OwnNamespacesWith(&["mount-writable", "/mnt", "prepare"])],
+        ),
         way(["unmount", "/tmp"], &[OwnNamespacesWith(&["unmount", "/mnt", "prepare"])]),
         way(["unmount", "/proc/kcore"], &[OwnNamespacesWith(&["unmount", "/mnt", "prepare"])]),
         way(["pivot-root", "/tmp"], &[OwnNamespacesWith(&["pivot-root", "/mnt", "prepare"])]),
         way(["chroot", "/tmp"], rights),
         way(["unshare", "user"], user),
-        way(["unshare-and-mount", "/mnt"], user),
+        way(["unshare-and-mount", "/tmp"], user),
         way(["clone-user"], user),
         way(["set-namespace", &pid, "mnt"], &[Root]),
         way(["set-namespace", &pid, "uts"], &[Root]),
@@ -193,7 +196,7 @@ fn mounts(scene: &Scene) -> Vec<Way> {
         let kind = kind.to_string();
         let words = |mount: &str| ["open-by-handle", mount, &kind, bytes].map(str::to_owned).to_vec();
         let outside = RootWith(words(&scene.fact("folder")));
-        for place in ["/home/user", "/usr"] {
+        for place in ["/home/user", "/tmp"] {
             ways.push(
                 way(["open-by-handle", place, &kind, bytes], std::slice::from_ref(&outside))
                     .gets_the_secret(),
@@ -207,19 +210,22 @@ fn files(scene: &Scene) -> Vec<Way> {
     let key = scene.segment_key.to_string();
     let queue = scene.marker.clone();
     let root_write = &[Without(&[ReadOnlyRoot, Landlock])];
-    let knobs = ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sysrq-trigger"];
+    let knobs = [
+        "/sys/kernel/mm/transparent_hugepage/enabled",
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/kernel/modprobe",
+        "/proc/sysrq-trigger",
+    ];
     let mut ways = vec![
         way(["read", &scene.secret_file("own")], &[Host]).gets_the_secret(),
         way(["read", &scene.secret_file("/tmp")], &[Host, Without(&[PrivateTmp])]).gets_the_secret(),
         way(["read", &scene.secret_file("/dev/shm")], &[Host, Without(&[PrivateShm])]).gets_the_secret(),
         way(["read", "/etc/shadow"], &[Root]),
         way(["process-root", "/etc/shadow"], &[Root]),
-        way(["read", "/proc/tty/drivers"], &[Host, Without(&[ProcMasks])]),
-        way(["read", "/sys/kernel/mm/transparent_hugepage/enabled"], &[Host]),
         way(["create", "/"], root_write),
         way(["create", "/usr"], &[Root]),
         way(["create", "/opt/cocoonbox/bin"], &[Here(&["create", "/home/user"])]),
-        way(["create", "/run/cocoonbox-identity"], &[Here(&["create", "/run"])]),
+        way(["create", "/run/cocoonbox-identity"], &[Here(&["create", "/home/user"])]),
         way(["create", "/etc"], root_write),
         way(["create", "/proc"], &[HostWith(&["create", "/tmp"])]),
         way(["make-device", "/home/user", "c", "1", "9"], &[RootWith(device_words(scene, "c", 1, 9))]),
@@ -274,6 +280,7 @@ fn kernel(scene: &Scene) -> Vec<Way> {
             way(["key-read", &serial], &[Host, Without(FILTER)]).gets_the_secret(),
             way(["key-search", "-3", crate::KEY], &[Node, Without(&[Keyring, SystemCallFilter])]),
             way(["key-add"], &[Without(FILTER)]),
+            way(["read", "/proc/keys"], &[Host, Without(&[ProcMasks])]),
         ]);
     }
     ways
