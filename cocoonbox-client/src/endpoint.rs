@@ -36,7 +36,7 @@ const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 /// More than a few commands whose output nobody reads can fill: they must not hold the others up.
 const CONNECTION_WINDOW: u32 = 16 * STREAM_WINDOW;
 /// The largest frame that is taken: output in few large pieces wakes everybody on its way less often.
-const FRAME: u32 = 256 * 1024;
+const FRAME: u32 = 512 * 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(10);
 

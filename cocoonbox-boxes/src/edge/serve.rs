@@ -27,7 +27,7 @@ const AGENT_STREAM_WINDOW: u32 = 1024 * 1024;
 const AGENT_CONNECTION_WINDOW: u32 = 257 * AGENT_STREAM_WINDOW;
 
 /// The largest frame that is taken from either side: few large pieces wake everybody on their way less often.
-const FRAME: u32 = 256 * 1024;
+const FRAME: u32 = 512 * 1024;
 
 /// The most connections that are served at once; later ones wait in the listener's queue.
 pub const MAX_CONNECTIONS: usize = 4096;

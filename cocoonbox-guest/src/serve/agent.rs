@@ -37,7 +37,7 @@ use session::Sessions;
 const WINDOW: u32 = 1024 * 1024;
 
 /// The largest frame that is taken: input in few large pieces wakes everybody on its way less often.
-const FRAME: u32 = 256 * 1024;
+const FRAME: u32 = 512 * 1024;
 
 const KEEPALIVE: Duration = Duration::from_secs(20);
 

@@ -88,15 +88,22 @@ impl Sink {
     }
 }
 
+/// The size of the pipe that a program's output comes through.
+pub(crate) const PIPE: usize = 256 * 1024;
+
 /// Puts this side's ends into the runtime: input, output, and standard error or the terminal's master.
 pub(crate) fn open(ends: Ends) -> io::Result<(Sink, Source, Option<Source>, Option<Master>)> {
     match ends {
-        Ends::Pipes { stdin, stdout, stderr } => Ok((
-            Sink::Pipe(pipe::Sender::from_owned_fd(stdin)?),
-            Source::Pipe(pipe::Receiver::from_owned_fd(stdout)?),
-            Some(Source::Pipe(pipe::Receiver::from_owned_fd(stderr)?)),
-            None,
-        )),
+        Ends::Pipes { stdin, stdout, stderr } => {
+            // who has many pipes already gets smaller ones
+            let _ = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE);
+            Ok((
+                Sink::Pipe(pipe::Sender::from_owned_fd(stdin)?),
+                Source::Pipe(pipe::Receiver::from_owned_fd(stdout)?),
+                Some(Source::Pipe(pipe::Receiver::from_owned_fd(stderr)?)),
+                None,
+            ))
+        }
         Ends::Terminal(master) => {
             rustix::io::ioctl_fionbio(&master, true)?;
             let master = Master(Arc::new(sys::watch(master, Interest::READABLE | Interest::WRITABLE)?));

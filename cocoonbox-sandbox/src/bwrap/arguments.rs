@@ -50,6 +50,7 @@ pub(super) struct Box_<'a> {
     pub(super) bin: &'a Path,
     pub(super) doors: Option<&'a Path>,
     pub(super) channel: RawFd,
+    pub(super) agent: RawFd,
     pub(super) lock: RawFd,
     /// The programs of the system call filter.
     pub(super) filters: &'a [RawFd],
@@ -90,6 +91,7 @@ pub(super) fn options(of: &Box_<'_>) -> Vec<Vec<u8>> {
         list.words(&["--setenv", "COCOONBOX_FENCE", fence]);
     }
     list.words(&["--setenv", "COCOONBOX_GUEST_FD", &of.channel.to_string()]);
+    list.words(&["--setenv", "COCOONBOX_AGENT_NODE_FD", &of.agent.to_string()]);
     list.words(&["--setenv", "COCOONBOX_LOCK_FD", &of.lock.to_string()]);
 
     for (path, part) in of.parts {

@@ -17,6 +17,8 @@ use super::tree::descriptor_path;
 
 /// The socket's name in the directory of [`bind`].
 const SOCKET: &str = "guest.sock";
+/// The name of the socket that leads to the agent without a detour over the guest's first process.
+const AGENT_SOCKET: &str = "agent.sock";
 /// The most bytes of an answer that is no stream.
 const MAX_LINE: usize = 4096;
 /// How long a guest has for an answer on a channel that is up.
@@ -38,11 +40,29 @@ pub(crate) fn listen(directory: &Path) -> io::Result<std::os::unix::net::UnixLis
     bind(directory, SOCKET)
 }
 
+/// Binds the listener that a guest's agent gets.
+pub(super) fn listen_agent(directory: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    bind(directory, AGENT_SOCKET)
+}
+
 /// Opens the channel whose listener was bound in `directory`.
 pub(crate) async fn dial(directory: &Path) -> io::Result<UnixStream> {
+    dial_one(directory, SOCKET).await
+}
+
+/// Opens a stream to the agent; nothing for a box that was started before there was this way.
+pub(super) async fn dial_agent(directory: &Path) -> io::Result<Option<UnixStream>> {
+    match dial_one(directory, AGENT_SOCKET).await {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn dial_one(directory: &Path, name: &str) -> io::Result<UnixStream> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let place = rustix::fs::open(directory, flags, Mode::empty())?;
-    let path = format!("{}/{SOCKET}", descriptor_path(&place));
+    let path = format!("{}/{name}", descriptor_path(&place));
     loop {
         match UnixStream::connect(&path).await {
             // the guest's queue is full; the caller's limit ends this

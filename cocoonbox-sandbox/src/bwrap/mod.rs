@@ -44,6 +44,7 @@ use cocoonbox_core::backend::{
     Memory, Meter, NetworkMode, Pools, SandboxBackend, SandboxId, Target, Tenants,
 };
 use cocoonbox_core::{Clock, Entropy, TenantName};
+use cocoonbox_wire::AGENT_PORT;
 use sha2::{Digest as _, Sha256};
 
 #[cfg(feature = "http")]
@@ -253,11 +254,20 @@ impl SandboxBackend for BwrapBackend {
                 if record.phase != Phase::Running {
                     return Err(conflict(&record, "it does not run"));
                 }
-                channel::dial(&Places::of(&entry.directory).channel).await
+                let channel = Places::of(&entry.directory).channel;
+                match port {
+                    // what a guest that answers on its channel says of this port it says itself
+                    Some(AGENT_PORT) => match channel::dial_agent(&channel).await {
+                        Ok(Some(stream)) => return Ok(Box::new(stream) as BoxedDuplex),
+                        Ok(None) => channel::dial(&channel).await,
+                        Err(error) => Err(error),
+                    },
+                    _ => channel::dial(&channel).await,
+                }
             };
             let stream = stream.map_err(|source| BackendError::Unreachable {
                 id: id.clone(),
-                target: "the guest channel".to_owned(),
+                target: target.to_string(),
                 source: Some(Box::new(source)),
             })?;
             match port {

@@ -20,7 +20,6 @@ use cocoonbox_core::backend::{
     BackendError, Claim, ClaimRef, ClaimRequest, Doors, HostFile, Nesting, PoolKey, PoolStatus, PoolTarget,
     Pools, SandboxId,
 };
-use cocoonbox_wire::AGENT_PORT;
 use tokio::io::AsyncReadExt as _;
 
 use super::error::{BACKEND, OpenError, invalid, refused};
@@ -429,11 +428,7 @@ async fn host_files(directory: &Path, files: &[HostFile]) -> Result<(), BackendE
 /// Has the agent of a box started, and waits until it serves: it speaks first on a connection.
 async fn wait_for_agent(entry: &Entry) {
     let channel = Places::of(&entry.directory).channel;
-    let served = async {
-        let stream = channel::dial(&channel).await.ok()?;
-        let mut stream = channel::relay(&entry.id, stream, AGENT_PORT).await.ok()?;
-        stream.read_u8().await.ok()
-    };
+    let served = async { channel::dial_agent(&channel).await.ok()??.read_u8().await.ok() };
     if serve::within(AGENT_LIMIT, served).await.flatten().is_none() {
         tracing::debug!(sandbox = %entry.id, "a warm box's agent does not serve yet");
     }

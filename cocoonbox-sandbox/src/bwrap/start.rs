@@ -267,6 +267,7 @@ fn prepare(
             disk::overwrite(&places.etc.join(name), content.as_bytes())?;
         }
         let channel: OwnedFd = channel::listen(&places.channel)?.into();
+        let agent: OwnedFd = channel::listen_agent(&places.channel)?.into();
         let doors = if record.doors == Doors::Bound { Some(bind_doors(&places.doors)?) } else { None };
 
         let mut stage = record.uid.map(|_| Stage::new(&inner.data)).transpose()?;
@@ -308,6 +309,7 @@ fn prepare(
             bin: &bin,
             doors: doors_seen.as_deref(),
             channel: channel.as_raw_fd(),
+            agent: agent.as_raw_fd(),
             lock: lock.as_raw_fd(),
             filters: &filter_numbers,
         });
@@ -319,7 +321,7 @@ fn prepare(
             info: info_end,
             name: process::launcher_name(record.id.as_str()),
             command: [AGENT, "init"],
-            handed: [channel, lock.into()].into_iter().chain(filters).collect(),
+            handed: [channel, agent, lock.into()].into_iter().chain(filters).collect(),
             log,
             cgroups: inner.cgroups.make(record.id.as_str(), &tier)?,
             advice: inner.advice(&tier),

@@ -31,7 +31,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// The same for a terminal, where background jobs commonly stay.
 const TERMINAL_DRAIN: Duration = Duration::from_millis(100);
 
-const CHUNK: usize = 64 * 1024;
+/// The most bytes that are read at a time, as much as a pipe holds: large pieces wake everybody on their way less often.
+const CHUNK: usize = ends::PIPE;
 
 /// A session that moved more than this leaves memory behind that is worth giving back.
 const MANY_BYTES: u64 = 1024 * 1024;

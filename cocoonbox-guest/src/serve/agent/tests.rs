@@ -98,7 +98,11 @@ impl Agent {
     }
 
     async fn talk_at(&self, address: SocketAddr, first: Ask) -> Result<Line, Status> {
-        let client = SessionClient::connect(format!("http://{address}")).await;
+        self.talk_over(format!("http://{address}"), first).await
+    }
+
+    async fn talk_over(&self, url: String, first: Ask) -> Result<Line, Status> {
+        let client = SessionClient::connect(url).await;
         let mut client = client.map_err(|error| Status::unavailable(error.to_string()))?;
         let (sender, receiver) = mpsc::channel(16);
         let _ = sender.send(ExecRequest { message: Some(first) }).await;
@@ -216,6 +220,23 @@ fn on_terminal(mut start: ExecStart, term: &str, terminfo: &[u8]) -> ExecStart {
 
 fn input(offset: u64, data: &[u8]) -> Ask {
     Ask::Stdin(ExecInput { offset, data: Bytes::copy_from_slice(data) })
+}
+
+#[tokio::test]
+async fn the_node_has_a_way_in_of_its_own() -> Result {
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("agent.sock");
+    let listener = UnixListener::bind(&path)?;
+    let Some(agent) = Agent::start_with(|options| options.node = Some(listener))? else { return Ok(()) };
+    let url = format!("unix://{}", path.display());
+    for command in ["echo one", "echo two"] {
+        let mut line = agent.talk_over(url.clone(), Ask::Start(shell(command))).await?;
+        assert_eq!(line.finish().await?.text(), format!("{}\n", &command[5..]));
+    }
+    // and the port stays what it was
+    let (mut line, _) = agent.start_shell("echo three").await?;
+    assert_eq!(line.finish().await?.text(), "three\n");
+    Ok(())
 }
 
 #[tokio::test]

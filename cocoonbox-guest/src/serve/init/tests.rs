@@ -428,6 +428,31 @@ async fn a_door_says_which_it_is_and_carries_bytes_both_ways() -> Result {
 }
 
 #[tokio::test]
+async fn the_agent_is_started_by_the_node_on_its_own_socket() -> Result {
+    let answer = "import os,socket; s=socket.socket(fileno=int(os.environ['COCOONBOX_AGENT_NODE_FD'])); s.setblocking(True); \
+                  c,_=s.accept(); c.sendall(b'agent'); c.close()";
+    if !Path::new("/usr/bin/python3").exists() {
+        return Ok(());
+    }
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("agent.sock");
+    let node = std::os::unix::net::UnixListener::bind(&path)?;
+    let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let children = Children::default();
+    tokio::spawn(children.clone().reap(Children::listen()?, false));
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", answer]);
+    agent::watch(free, Some(node), command, Base::of_this_user("", false), children.clone())?;
+    for _ in 0..2 {
+        let mut stream = tokio::net::UnixStream::connect(&path).await?;
+        let mut said = Vec::new();
+        timeout(PATIENCE, stream.read_to_end(&mut said)).await??;
+        assert_eq!(said, b"agent");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_agent_is_started_by_who_comes_and_again_when_it_died() -> Result {
     // stands in for the agent: accepts one connection on the inherited listener, answers and ends
     let answer = "import os,socket; s=socket.socket(fileno=int(os.environ['COCOONBOX_AGENT_FD'])); s.setblocking(True); \
