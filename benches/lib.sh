@@ -4,11 +4,13 @@ need_cargo
 need_to_run
 cd "$root"
 
-if [ -z "${COCOONBOX_BENCH_BUILT:-}" ]; then
+programs=${COCOONBOX_BENCH_BUILT:-}
+if [ -z "$programs" ]; then
     scripts/agent.sh
     cargo build --release -p cocoonbox -p cocoonbox-benches
+    programs=${CARGO_TARGET_DIR:-target}/release
 fi
-programs=$(realpath "${CARGO_TARGET_DIR:-target}/release")
+programs=$(realpath "$programs")
 export COCOONBOX_AGENT=${COCOONBOX_AGENT:-$root/target/agent/cocoonbox-agent}
 unset COCOONBOX_ENDPOINT COCOONBOX_TOKEN COCOONBOX_WARM
 

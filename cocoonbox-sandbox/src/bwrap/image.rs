@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use cocoonbox_core::ImageName;
+use rustix::fs::{FileType, Mode, OFlags};
 
 /// What of `/etc` the pseudo-image `host` shows, where the machine has it. No accounts, keys or passwords.
 const HOST_ETC: &[&str] = &[
@@ -90,6 +92,9 @@ pub(super) const OWN_ETC: &[&str] = &[
     "resolv.conf",
 ];
 
+/// Those of them that hold its host name.
+pub(super) const NAMED: [&str; 2] = ["hostname", "hosts"];
+
 /// One thing of an image in a box.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
@@ -97,6 +102,8 @@ pub(super) enum Part {
     Bind(PathBuf),
     /// A symbolic link with this target.
     Link(Vec<u8>),
+    /// A file with what this descriptor holds.
+    Copy(RawFd),
 }
 
 /// Where an image's parts come from.
@@ -153,6 +160,33 @@ pub(super) fn parts(source: &Source, seen: &Path) -> io::Result<BTreeMap<PathBuf
         }
     }
     Ok(parts)
+}
+
+/// Opens a small file that all may read, to be copied into a box: bwrap looks through all mounts for each one that it makes,
+/// and a box of the host has dozens of such files. Nothing for what is to be seen in its place.
+pub(super) fn open_small(path: &Path) -> Option<OwnedFd> {
+    const MOST: u64 = 128 * 1024;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let found = rustix::fs::fstat(&file).ok()?;
+    let regular = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+    let all_may_read = Mode::from_raw_mode(found.st_mode).contains(Mode::ROTH);
+    (regular && all_may_read && found.st_size as u64 <= MOST).then_some(file)
+}
+
+/// Has the small files among the parts of `/etc` copied; they are the host's own, at the paths where they are seen.
+pub(super) fn copy_small(parts: &mut BTreeMap<PathBuf, Part>) -> Vec<OwnedFd> {
+    let mut files = Vec::new();
+    for (path, part) in parts.iter_mut().filter(|(path, _)| path.starts_with("/etc")) {
+        if let Part::Bind(source) = part
+            && source == path
+            && let Some(file) = open_small(source)
+        {
+            *part = Part::Copy(file.as_raw_fd());
+            files.push(file);
+        }
+    }
+    files
 }
 
 fn add(parts: &mut BTreeMap<PathBuf, Part>, root: &Path, seen: &Path, name: &Path) -> io::Result<()> {
@@ -244,6 +278,23 @@ mod tests {
         ] {
             assert!(!parts.contains_key(Path::new(hidden)), "{hidden}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn what_not_all_may_read_is_not_copied() -> io::Result<()> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("file");
+        fs::write(&path, "x")?;
+        for (mode, copied) in [(0o644, true), (0o640, false), (0o600, false), (0o604, true)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+            assert_eq!(open_small(&path).is_some(), copied, "{mode:o}");
+        }
+        fs::write(&path, vec![0; 200_000])?;
+        assert!(open_small(&path).is_none());
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("link"))?;
+        assert!(open_small(&folder.path().join("link")).is_none() && open_small(folder.path()).is_none());
         Ok(())
     }
 

@@ -112,8 +112,7 @@ pub(super) fn sync_host_files(directory: &Path, names: &[HostFileName]) -> io::R
 /// Writes the files of `/etc` that hold a box's host name anew.
 pub(super) fn write_names(directory: &Path, hostname: &str) -> io::Result<()> {
     let etc = Places::of(directory).etc;
-    let named =
-        image::own_etc(hostname).into_iter().filter(|(name, _)| matches!(*name, "hostname" | "hosts"));
+    let named = image::own_etc(hostname).into_iter().filter(|(name, _)| image::NAMED.contains(name));
     named.into_iter().try_for_each(|(name, content)| disk::overwrite(&etc.join(name), content.as_bytes()))
 }
 
@@ -286,8 +285,16 @@ fn prepare(
         let (temporary, identity) = (seen(&places.temporary)?, seen(&places.identity)?);
         let bin = seen(&inner.data.join("bin").join(&inner.agent))?;
         let doors_seen = doors.as_ref().map(|_| seen(&places.doors)).transpose()?;
-        let parts = image::parts(&source, &rootfs)?;
-        let etc_names: Vec<_> = own_etc.iter().map(|(name, _)| *name).collect();
+        let mut parts = image::parts(&source, &rootfs)?;
+        let mut copies = if source == Source::Host { image::copy_small(&mut parts) } else { Vec::new() };
+        let mut etc_names = Vec::new();
+        for (name, _) in &own_etc {
+            // those that hold the host name change while the box runs, so that it sees the files themselves
+            let fixed = !image::NAMED.contains(name);
+            let copy = if fixed { image::open_small(&places.etc.join(name)) } else { None };
+            etc_names.push((*name, copy.as_ref().map(|copy| copy.as_raw_fd())));
+            copies.extend(copy);
+        }
         // user namespaces within are one defence, by bwrap and by the filter
         let makes_spaces = !inner.config.holds(Defence::UserNamespaceDenial);
         let filters = match record.nesting {
@@ -321,7 +328,7 @@ fn prepare(
             info: info_end,
             name: process::launcher_name(record.id.as_str()),
             command: [AGENT, "init"],
-            handed: [channel, agent, lock.into()].into_iter().chain(filters).collect(),
+            handed: [channel, agent, lock.into()].into_iter().chain(filters).chain(copies).collect(),
             log,
             cgroups: inner.cgroups.make(record.id.as_str(), &tier)?,
             advice: inner.advice(&tier),
