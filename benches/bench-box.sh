@@ -25,7 +25,14 @@ if command -v podman >/dev/null; then
 fi
 
 # a fork bomb and its like are let loose only where boxes are limited
-noise=${COCOONBOX_BENCH_NOISE:-false}
+noise=${COCOONBOX_BENCH_NOISE:-}
+if [ -z "$noise" ]; then
+    noise=false
+    # printed whole first: grep -q would hang up on it
+    doctor=$("$programs/cocoonbox" doctor 2>/dev/null || true)
+    ! grep -qE '^limits +yes ' <<<"$doctor" || noise=true
+    [ $noise = true ] || say "noisy-rsh is left out: boxes are not limited here (see cocoonbox doctor)"
+fi
 export COCOONBOX_CONFIG_DIR=$cold_cli
 "$programs/bench-box" <<PLAN
 {"cold":$cold,"warm":$warm,"rounds":${COCOONBOX_BENCH_ROUNDS:-21},"crowd":${COCOONBOX_BENCH_CROWD:-100},
