@@ -444,7 +444,7 @@ async fn the_agent_is_started_by_the_node_on_its_own_socket() -> Result {
     command.args(["-c", answer]);
     agent::watch(free, Some(node), command, Base::of_this_user("", false), children.clone())?;
     for _ in 0..2 {
-        let mut stream = tokio::net::UnixStream::connect(&path).await?;
+        let mut stream = UnixStream::connect(&path).await?;
         let mut said = Vec::new();
         timeout(PATIENCE, stream.read_to_end(&mut said)).await??;
         assert_eq!(said, b"agent");
