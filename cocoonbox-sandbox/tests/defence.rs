@@ -1,5 +1,7 @@
 //! Each defence of a box beside the same attack with that defence left out: what is refused is refused by it.
 
+#![allow(clippy::print_stdout, reason = "tests say what they leave out")]
+
 mod common;
 
 use std::error::Error;

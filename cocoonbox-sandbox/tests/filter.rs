@@ -1,5 +1,7 @@
 //! The filter of system calls: what it refuses, beside the same calls in a box without it, and that programs work.
 
+#![allow(clippy::print_stdout, reason = "tests say what they leave out")]
+
 mod common;
 
 use std::collections::BTreeMap;

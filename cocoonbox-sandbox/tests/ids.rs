@@ -1,5 +1,7 @@
 //! A host uid for each box of an ordinary user: what becomes of claims when the range comes or goes.
 
+#![allow(clippy::print_stdout, reason = "tests say what they leave out")]
+
 mod common;
 
 use std::os::unix::fs::MetadataExt as _;

@@ -125,8 +125,11 @@ fn refused(nesting: Nesting) -> Result<Rules, Error> {
     rules.insert(nr::__NR_socket.into(), below);
 
     // typing into a terminal for its reader, pasting on a console, changing what drives a terminal
-    let requests = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
-    let requests = requests.into_iter().map(|request| SeccompRule::new(vec![is(1, request as u64)?]));
+    const TIOCSTI: u64 = 0x5412;
+    const TIOCLINUX: u64 = 0x541c;
+    const TIOCSETD: u64 = 0x5423;
+    let requests = [TIOCSTI, TIOCLINUX, TIOCSETD];
+    let requests = requests.into_iter().map(|request| SeccompRule::new(vec![is(1, request)?]));
     rules.insert(nr::__NR_ioctl.into(), requests.collect::<Result<_, Error>>()?);
 
     // Linux as it is, with 32-bit names, with an old version's number, without random addresses (debuggers), and the question

@@ -1,6 +1,7 @@
 //! What the tests of the backend share: a data directory, a guest to talk to, and a second run as an ordinary user.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(clippy::print_stdout, reason = "tests say what they leave out")]
 
 use std::error::Error;
 use std::future::Future;
