@@ -10,6 +10,7 @@ use http_body_util::BodyExt as _;
 use std::sync::Arc;
 use tonic::Status;
 
+use super::share::{MAX_USER_CONNECTIONS, Seat};
 use super::until::{TOKEN_ENDED, Until};
 use crate::Caller;
 
@@ -41,6 +42,14 @@ pub(super) async fn require_caller(
         return Status::unauthenticated("this call needs a valid token: sign in with `cocoonbox login`")
             .into_http();
     };
+    if let Some(seat) = request.extensions_mut().remove::<Arc<Seat>>()
+        && !seat.admit(&caller.user)
+    {
+        let message = format!(
+            "your calls come over {MAX_USER_CONNECTIONS} connections already: end some, or let calls share one"
+        );
+        return Status::resource_exhausted(message).into_http();
+    }
     let ended = caller.ended.clone();
     request.extensions_mut().insert(caller);
     let answer = tokio::select! {

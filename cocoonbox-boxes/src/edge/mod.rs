@@ -5,6 +5,7 @@ mod cut;
 mod first;
 mod relay;
 mod serve;
+mod share;
 mod until;
 
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use tonic::service::Routes;
 
 pub use authenticate::Authenticate;
 pub use relay::Pool;
-pub use serve::{MAX_CONNECTIONS, serve};
+pub use serve::{MAX_CONNECTIONS, Patience, serve};
+pub use share::MAX_USER_CONNECTIONS;
 
 use crate::Engine;
 

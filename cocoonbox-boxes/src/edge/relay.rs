@@ -27,7 +27,7 @@ use tokio::sync::{Mutex, OnceCell};
 use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 use tonic::Status;
 
-use super::serve;
+use super::serve::{self, Patience};
 use super::until::{BOX_SLEEPS, Until};
 use crate::{BeforeSleep, CallUse, Caller, Engine, OpenCall};
 
@@ -40,7 +40,6 @@ pub(super) const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
 const ATTEMPTS: usize = 3;
 
 type RequestBody = Coupled<Body>;
-type Connections = Mutex<HashMap<WakeId, Arc<Connection>>>;
 
 /// One connection to one agent, in one wake of its box.
 #[derive(Debug, Default)]
@@ -67,20 +66,32 @@ pub(super) struct Relay {
 
 /// The pooled connections, by wake.
 #[derive(Debug, Default)]
-pub struct Pool(Connections);
+pub struct Pool {
+    connections: Mutex<HashMap<WakeId, Arc<Connection>>>,
+    patience: Patience,
+}
 
 impl Pool {
+    /// Gives agents another time to show that they are alive.
+    pub fn with_patience(mut self, patience: Patience) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Closes the connection of a wake that ends; calls on it fail.
     pub async fn close(&self, wake: &WakeId) {
-        if let Some(connection) = self.0.lock().await.remove(wake) {
+        if let Some(connection) = self.connections.lock().await.remove(wake) {
             connection.closed.cancel();
         }
     }
 
     async fn of(&self, wake: &WakeId) -> Arc<Connection> {
-        let mut connections = self.0.lock().await;
-        // those whose box died were closed by nobody
-        connections.retain(|_, known| !known.sender.get().is_some_and(SendRequest::is_closed));
+        let mut connections = self.connections.lock().await;
+        // those whose box died were closed by nobody, and those whose only caller left while it dialled never opened
+        connections.retain(|_, known| match known.sender.get() {
+            Some(sender) => !sender.is_closed(),
+            None => Arc::strong_count(known) > 1,
+        });
         Arc::clone(connections.entry(wake.clone()).or_default())
     }
 }
@@ -108,12 +119,14 @@ impl Relay {
         let connected = connection.sender.get_or_try_init(|| async {
             let port = NonZeroU16::new(AGENT_PORT).expect("the agent's port is not zero");
             let stream = call.connect(Target::Port(port)).await.map_err(Status::from)?;
-            let sender = serve::handshake(stream, connection.closed.clone()).await.map_err(|error| {
-                tracing::warn!(box_id = %call.box_id, %error, "the agent did not take the connection");
-                Status::unavailable(
-                    "the agent in the box does not answer; try again, or hibernate and wake the box",
-                )
-            })?;
+            let patience = self.connections.patience;
+            let sender =
+                serve::handshake(stream, connection.closed.clone(), patience).await.map_err(|error| {
+                    tracing::warn!(box_id = %call.box_id, %error, "the agent did not take the connection");
+                    Status::unavailable(
+                        "the agent in the box does not answer; try again, or hibernate and wake the box",
+                    )
+                })?;
             // A sleep is written before it closes what is pooled: one that did not see this connection is seen here.
             if self.goes_on(owner, call).await? {
                 Ok(sender)
@@ -302,6 +315,19 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Held<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_nobody_came_to_open_is_not_kept() {
+        let entropy = cocoonbox_core::SeededEntropy::new(1);
+        let wake = || WakeId::random(&entropy).unwrap();
+        let (pool, left, dialled) = (Pool::default(), wake(), wake());
+        drop(pool.of(&left).await);
+        let dials = pool.of(&dialled).await;
+        let _ = pool.of(&wake()).await;
+        let kept: Vec<_> = pool.connections.lock().await.keys().cloned().collect();
+        assert!(!kept.contains(&left) && kept.contains(&dialled), "{kept:?}");
+        drop(dials);
+    }
 
     #[test]
     fn the_agent_never_sees_the_callers_token_or_a_forged_one() {

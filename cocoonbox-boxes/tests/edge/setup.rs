@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cocoonbox_boxes::edge::{Authenticate, Edge, Pool, serve};
+use cocoonbox_boxes::edge::{Authenticate, Edge, Patience, Pool, serve};
 use cocoonbox_boxes::store::MemoryStore;
 use cocoonbox_boxes::{Caller, Engine, EngineConfig, Limits};
 use cocoonbox_core::backend::{MemoryBackend, MemoryGuest};
@@ -58,12 +58,16 @@ pub(crate) const IDLE: Duration = Duration::from_mins(10);
 
 impl World {
     pub(crate) async fn new(guest: Arc<dyn MemoryGuest>) -> Self {
+        Self::with_patience(guest, Patience::default()).await
+    }
+
+    pub(crate) async fn with_patience(guest: Arc<dyn MemoryGuest>, patience: Patience) -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_800_000_000_000)));
         let entropy: Arc<dyn Entropy> = Arc::new(SeededEntropy::new(1));
         let key = SigningKey::from_bytes(&[9; 32]);
         let backend =
             Arc::new(MemoryBackend::new(Arc::clone(&clock) as _, Arc::clone(&entropy)).with_guest(guest));
-        let pool = Arc::new(Pool::default());
+        let pool = Arc::new(Pool::default().with_patience(patience));
         let settings =
             EngineConfig::new(ImageName::host(), key.verifying_key()).with_user_idle_hibernate(IDLE);
         let shared: Arc<dyn Clock> = Arc::clone(&clock) as _;

@@ -1,12 +1,16 @@
 //! Peers that take their time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use cocoonbox_boxes::edge::Patience;
+use cocoonbox_core::backend::{BoxedDuplex, MemoryGuest, guest_fn};
+use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::agent::{done, guest};
+use crate::agent::{done, echo, guest};
 use crate::setup::{World, status};
 
 const EXEC: &str = "/cocoonbox.agent.v1.Session/Exec";
@@ -23,6 +27,54 @@ async fn a_call_that_no_agent_answers_ends_with_its_token_too() {
     anna.ended.cancel();
     let (_, response) = tokio::time::timeout(Duration::from_secs(5), call).await.expect("it goes on");
     assert_eq!(status(&response), Some("16"));
+}
+
+/// A guest whose agent takes connections and then does nothing, `hung` of them; later ones are served.
+fn hangs(hung: u64) -> (Arc<AtomicU64>, Arc<dyn MemoryGuest>) {
+    let connections = Arc::new(AtomicU64::new(0));
+    let (count, served) = (Arc::clone(&connections), guest(Arc::default(), echo));
+    let guest = guest_fn(move |sandbox, target| {
+        if count.fetch_add(1, Ordering::SeqCst) >= hung {
+            return served.accept(sandbox, target);
+        }
+        let (ours, theirs) = tokio::io::duplex(256 * 1024);
+        // open, and read by nobody
+        tokio::spawn(async move {
+            let _held = theirs;
+            std::future::pending::<()>().await;
+        });
+        Some(Box::new(ours) as BoxedDuplex)
+    });
+    (connections, guest)
+}
+
+#[tokio::test]
+async fn an_agent_that_hangs_fails_its_calls_and_the_next_call_dials_anew() {
+    let (connections, guest) = hangs(1);
+    let patience = Patience { every: Duration::from_millis(100), answer: Duration::from_millis(200) };
+    let world = World::with_patience(guest, patience).await;
+    world.owner("anna").await;
+    let call = tokio::time::timeout(Duration::from_secs(20), world.call(EXEC, ANNA));
+    let (_, response) = call.await.expect("a hung agent holds its caller");
+    assert_eq!(status(&response), Some("14"));
+    let (input, response) = world.call(EXEC, ANNA).await;
+    drop(input);
+    assert!(response.into_body().collect().await.is_ok());
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn an_agent_that_only_takes_its_time_is_waited_for() {
+    let slow = async |seen, request| {
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        echo(seen, request).await
+    };
+    let patience = Patience { every: Duration::from_millis(50), answer: Duration::from_millis(300) };
+    let world = World::with_patience(guest(Arc::default(), slow), patience).await;
+    world.owner("anna").await;
+    let (input, response) = world.call(EXEC, ANNA).await;
+    drop(input);
+    assert!(response.into_body().collect().await.is_ok());
 }
 
 #[tokio::test]
