@@ -88,6 +88,71 @@ fn a_box_whose_death_is_seen_after_adoption_is_failed() -> Outcome {
 }
 
 #[test]
+fn a_claim_that_cannot_be_ended_holds_up_no_other() -> Outcome {
+    as_root_and_as_a_user("a_claim_that_cannot_be_ended_holds_up_no_other", || async {
+        let data = Data::new()?;
+        let backend = data.open().await?;
+        let (stuck, well) = (backend.claim(request("stuck")).await?, backend.claim(request("well")).await?);
+        for claim in [&stuck, &well] {
+            backend.hibernate(&claim.id, HibernateTo::Disk).await?;
+        }
+        drop(backend);
+        // somebody whom nobody can end holds the box's lock
+        let held = std::fs::File::open(data.path().join("claims").join(stuck.id.as_str()).join("lock"))?;
+        rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+
+        let backend = open(data.config().with_end_limit(Duration::from_millis(300))).await?;
+        let found = backend.find(&ClaimFilter::all()).await?;
+        assert_eq!(found.len(), 2);
+        for claim in &found {
+            match &claim.state {
+                ClaimState::Failed { reason } => {
+                    assert!(claim.id == stuck.id && reason.contains("did not end"), "{claim:?}");
+                }
+                ClaimState::Hibernated { memory: Memory::Lost } => assert_eq!(claim.id, well.id),
+                other => return Err(format!("{other:?}").into()),
+            }
+        }
+        let error = backend.wake(&stuck.id).await.err().ok_or("it cannot be started")?;
+        assert!(matches!(error, BackendError::Unavailable { .. }), "{error:?}");
+        assert_eq!(backend.wake(&well.id).await?, Memory::Lost);
+        printed(&*backend, &well.id, "true").await?;
+        // whatever held it is gone
+        drop(held);
+        assert_eq!(backend.wake(&stuck.id).await?, Memory::Lost);
+        printed(&*backend, &stuck.id, "true").await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn programs_are_asked_to_end_before_a_box_goes_to_disk() -> Outcome {
+    as_root_and_as_a_user("programs_are_asked_to_end_before_a_box_goes_to_disk", || async {
+        let data = Data::new()?;
+        let backend = data.open().await?;
+        let claim = claim(&*backend).await?;
+        let program = "trap 'echo written >/workspace/last; exit' TERM; touch /workspace/ready; while :; do sleep 0.05; done";
+        // one that does not listen does not keep the box
+        let deaf = "trap '' TERM HUP; touch /workspace/ready; while :; do sleep 0.05; done";
+        for (command, expected) in [(program, "written"), (deaf, "")] {
+            sh_detached(&*backend, &claim.id, command).await?;
+            eventually("it runs", async || {
+                printed(&*backend, &claim.id, "rm /workspace/ready").await.is_ok()
+            })
+            .await?;
+            assert_eq!(backend.hibernate(&claim.id, HibernateTo::Disk).await?, Memory::Lost);
+            assert_eq!(processes_of(&data.path()), Vec::<i32>::new());
+            backend.wake(&claim.id).await?;
+            let said =
+                printed(&*backend, &claim.id, "cat /workspace/last 2>/dev/null; rm -f /workspace/last")
+                    .await?;
+            assert_eq!(said, expected);
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn caps_and_order_outlive_a_restart() -> Outcome {
     run(|| async {
         let data = Data::new()?;

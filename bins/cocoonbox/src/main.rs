@@ -14,6 +14,9 @@ use cocoonbox_client::cli::{Cli, Environment, Io, Outcome, Parsed, Tty, Verb, ex
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::runtime::{Builder, Runtime};
 
+/// How long a server's last tasks have to end.
+const SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(2);
+
 fn main() -> ExitCode {
     let streams = (io::stdin(), io::stdout(), io::stderr());
     for stream in [streams.0.as_fd(), streams.1.as_fd(), streams.2.as_fd()] {
@@ -34,11 +37,17 @@ fn main() -> ExitCode {
     let device = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let environment = Environment::new(std::env::vars_os(), device);
     let json = cli.global.json;
+    let serves = matches!(cli.verb, Verb::Up(_));
     let status = match runtime(&cli) {
         Ok(runtime) => {
             let status = execute(&runtime, cli, &environment).unwrap_or_else(|error| fail(&error, json));
-            // a read of standard input that nobody waits for any more must not hold the process
-            runtime.shutdown_background();
+            if serves {
+                // what a node has on the machine goes with its last task, which may hold a call that was cut
+                runtime.shutdown_timeout(SHUTDOWN);
+            } else {
+                // a read of standard input that nobody waits for any more must not hold the process
+                runtime.shutdown_background();
+            }
             status
         }
         Err(error) => fail(&anyhow::Error::new(error).context("the runtime does not start"), json),

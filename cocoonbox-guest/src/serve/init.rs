@@ -37,7 +37,7 @@ use shell::Shells;
 const MAX_CONNECTIONS: usize = 1024;
 
 /// How long programs have between SIGTERM and SIGKILL when the box ends.
-const GRACE: Duration = Duration::from_secs(3);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// What the first process needs.
 #[derive(Debug)]
@@ -160,28 +160,39 @@ pub async fn run(options: InitOptions) -> Result<(), InitError> {
     Ok(())
 }
 
-/// Ends what runs: SIGTERM, and SIGKILL to what is left after the grace.
+/// Ends what runs: SIGTERM and SIGHUP, as when a machine goes down, and SIGKILL to what is left after the grace.
 async fn end(children: &Children, first: bool) {
-    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
-        for pid in children.pids() {
-            let _ = rustix::process::kill_process_group(pid, signal);
-        }
-        if first {
-            // everything in the namespace but this process
-            let _ = nix::sys::signal::kill(
-                nix::unistd::Pid::from_raw(-1),
-                nix::sys::signal::Signal::try_from(signal.as_raw()).ok(),
-            );
+    use nix::sys::signal::Signal;
+    // shells at a prompt leave at a hang-up alone; what stands still has to move to hear of it
+    for signals in [&[Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCONT][..], &[Signal::SIGKILL]] {
+        for signal in signals {
+            if first {
+                // everything in the namespace but this process
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), *signal);
+                continue;
+            }
+            let Some(signal) = rustix::process::Signal::from_named_raw(*signal as i32) else { continue };
+            for pid in children.pids() {
+                let _ = rustix::process::kill_process_group(pid, signal);
+            }
         }
         let gone = async {
-            while children.count() > 0 {
-                sleep(Duration::from_millis(10)).await;
+            while is_anybody_left(children, first) {
+                sleep(Duration::from_millis(5)).await;
             }
         };
-        if timeout(GRACE, gone).await.is_ok() && !first {
+        if timeout(GRACE, gone).await.is_ok() {
             return;
         }
     }
+}
+
+/// Whether a program runs: as the namespace's first process those count that were started by others, too.
+fn is_anybody_left(children: &Children, first: bool) -> bool {
+    if first {
+        return nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), None).is_ok();
+    }
+    children.count() > 0
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::defence::{Defence, Weakened};
 use super::limit::Limits;
@@ -21,6 +22,8 @@ pub struct BwrapConfig {
     /// The host uids that boxes get, one each, where the backend runs as root; absent: a range of 4,096 that follows
     /// from the data directory's path.
     pub uids: Option<Range<u32>>,
+    /// How long the processes of a box have to be gone after they were ended.
+    pub end_limit: Duration,
     /// Who answers what a guest sends through its doors.
     pub doors: Arc<dyn DoorHandler>,
     weakened: Weakened,
@@ -38,6 +41,7 @@ impl BwrapConfig {
             bwrap: "bwrap".into(),
             max_claims: 1000,
             uids: None,
+            end_limit: Duration::from_secs(20),
             doors: Arc::new(NoPolicy),
             weakened: Weakened::default(),
             limits: Limits::default(),
@@ -56,6 +60,11 @@ impl BwrapConfig {
     /// Sets the host uids that boxes get.
     pub fn with_uids(mut self, uids: Range<u32>) -> Self {
         self.uids = Some(uids);
+        self
+    }
+    /// Sets how long the processes of a box have to be gone.
+    pub const fn with_end_limit(mut self, limit: Duration) -> Self {
+        self.end_limit = limit;
         self
     }
     /// Sets who answers the doors.

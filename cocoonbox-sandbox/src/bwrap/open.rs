@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cocoonbox_core::TenantName;
-use cocoonbox_core::backend::{BackendError, Doors};
+use cocoonbox_core::backend::{BackendError, Doors, SandboxId};
 use sha2::{Digest as _, Sha256};
 
-use super::error::{OpenError, refused};
+use super::error::OpenError;
 use super::journal::{Phase, Record};
 use super::map::Map;
 use super::registry::{Entry, Kind, hold};
@@ -198,13 +198,14 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
         let path = found.map_err(OpenError::unusable(&trash, "listing it"))?.path();
         let record = Record::load(&path).ok().flatten();
         let id = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
-        let Some(id) = id else { continue };
-        let foreign = inner.uids.is_none() && record.as_ref().is_some_and(|record| record.uid.is_some());
+        let Some(id): Option<SandboxId> = id else { continue };
+        let uid = record.as_ref().and_then(|record| record.uid);
         let process = record.and_then(|record| record.process);
-        match inner.bury(&id, path, process.as_ref()).await {
-            // its files belong to an id that the node could give once: they stay until it can again
-            Err(error) if foreign => left_behind(&id, &error),
-            buried => buried.map_err(OpenError::Settle)?,
+        if let Err(error) = inner.bury(&id, path, process.as_ref()).await {
+            // what may still run has its uid to itself, and files of an id that the node could give once stay until it
+            // can again; the next opening tries
+            hold(&inner.registry).reserved.extend(uid);
+            set_aside(&id, &error);
         }
     }
     let claims = inner.data.join("claims");
@@ -228,7 +229,9 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
         }
         let entry = Arc::new(Entry::new(&claims, record.clone(), Kind::Claim));
         hold(&inner.registry).insert(Arc::clone(&entry));
-        settle(inner, &entry, record).await.map_err(OpenError::Settle)?;
+        if let Err(error) = settle(inner, &entry, record).await {
+            quarantine(&entry, &error).await;
+        }
         if let Ok(record) = entry.turn.try_lock() {
             used.extend(record.process.as_ref().map(|process| process.agent.clone()));
         }
@@ -239,6 +242,27 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
     Ok(())
 }
 
+/// Keeps a claim that could not be settled, so that it holds up no other: callers see it failed, with the reason, and a
+/// wake or a release tries again to end what is left of it. One that was never answered stays unseen.
+async fn quarantine(entry: &Arc<Entry>, error: &BackendError) {
+    set_aside(&entry.id, error);
+    let mut record = entry.turn.lock().await;
+    record.phase = Phase::Failed { reason: format!("it could not be taken in again: {}", told(error)) };
+    if record.established {
+        entry.show(&record);
+    }
+}
+
+fn set_aside(id: &SandboxId, error: &BackendError) {
+    tracing::error!(sandbox = %id, error = told(error), "a sandbox could not be settled and is set aside");
+}
+
+/// Walks an error's causes into one line.
+fn told(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 /// Brings one claim into a state that lasts.
 async fn settle(inner: &Arc<Inner>, entry: &Arc<Entry>, mut record: Record) -> Result<(), BackendError> {
     if !record.established || record.phase == Phase::Releasing {
@@ -247,12 +271,12 @@ async fn settle(inner: &Arc<Inner>, entry: &Arc<Entry>, mut record: Record) -> R
     let before = record.clone();
     let lives = record.process.as_ref().is_some_and(|process| is_ours(entry, process));
     match record.phase {
-        Phase::Running | Phase::Frozen if lives => take_again(inner, entry, &mut record)?,
+        Phase::Running | Phase::Frozen if lives => take_again(inner, entry, &mut record),
         // nobody got an answer to a freeze that was broken off, so it did not happen
         Phase::Freezing | Phase::Thawing if lives => {
             inner.thaw(&record).await?;
             record.phase = Phase::Running;
-            take_again(inner, entry, &mut record)?;
+            take_again(inner, entry, &mut record);
         }
         Phase::Running | Phase::Frozen | Phase::Freezing | Phase::Thawing => {
             inner.end(entry, &record).await?;
@@ -289,13 +313,18 @@ fn is_ours(entry: &Entry, process: &super::journal::Process) -> bool {
         && matches!(disk::lock(&Places::of(&entry.directory).lock), Ok(None))
 }
 
-fn take_again(inner: &Arc<Inner>, entry: &Arc<Entry>, record: &mut Record) -> Result<(), BackendError> {
+fn take_again(inner: &Arc<Inner>, entry: &Arc<Entry>, record: &mut Record) {
     let places = Places::of(&entry.directory);
     if record.doors == Doors::Bound {
-        let doors = start::bind_doors(&places.doors)
-            .and_then(|listener| serve::doors(inner, entry, listener))
-            .map_err(refused("cannot bind a box's doors again"))?;
-        *hold(&entry.doors) = Some(doors);
+        let doors =
+            start::bind_doors(&places.doors).and_then(|listener| serve::doors(inner, entry, listener));
+        match doors {
+            Ok(doors) => *hold(&entry.doors) = Some(doors),
+            // its programs go on, and reach nothing outside until it is started anew
+            Err(error) => {
+                tracing::error!(sandbox = %entry.id, %error, "a box's doors could not be bound again")
+            }
+        }
     }
     if let Some(process) = record.process.clone() {
         if let Some(handle) = process::open(&process) {
@@ -306,7 +335,6 @@ fn take_again(inner: &Arc<Inner>, entry: &Arc<Entry>, record: &mut Record) -> Re
             record.process = None;
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -69,6 +69,11 @@ pub(crate) fn kill(process: &OwnedFd) {
     let _ = pidfd_send_signal(process, Signal::KILL);
 }
 
+/// Sends SIGTERM by descriptor; true when it was there to get it.
+pub(super) fn terminate(process: &OwnedFd) -> bool {
+    pidfd_send_signal(process, Signal::TERM).is_ok()
+}
+
 /// Sends a signal to a process that was just seen, unless its pid names another by now.
 pub(crate) fn signal(pid: i32, seen: &Stat, signal: Signal) {
     let Some(handle) = handle(pid) else { return };

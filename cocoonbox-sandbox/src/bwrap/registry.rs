@@ -1,6 +1,6 @@
 //! The claims of a node in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -102,6 +102,8 @@ pub(super) struct Registry {
     pub(super) entries: BTreeMap<SandboxId, Arc<Entry>>,
     pub(super) tenants: BTreeMap<TenantName, u32>,
     pub(super) pools: PoolSet,
+    /// Uids of what is no claim any more and may still run.
+    pub(super) reserved: BTreeSet<u32>,
     last_sequence: u64,
 }
 
@@ -132,7 +134,9 @@ impl Registry {
         let limit = range.len() as u32;
         range
             .into_iter()
-            .find(|uid| !self.entries.values().any(|entry| entry.uid == Some(*uid)))
+            .find(|uid| {
+                !self.reserved.contains(uid) && !self.entries.values().any(|entry| entry.uid == Some(*uid))
+            })
             .ok_or(BackendError::Quota { scope: QuotaScope::Node, limit })
     }
 

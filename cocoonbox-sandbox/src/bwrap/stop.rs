@@ -17,8 +17,9 @@ use super::{Inner, disk, process, serve, volume};
 
 /// How long processes have to stand still.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
-/// How long processes have to end.
-const END_LIMIT: Duration = Duration::from_secs(20);
+/// How long programs have to write what they hold before a box that goes to disk is ended; its first process gives them
+/// two seconds of it.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 /// After this the processes that keep a box's lock are looked for one by one.
 const SEARCH_AFTER: u32 = 40;
 
@@ -75,6 +76,15 @@ impl Inner {
         process::is_alive(process).then(|| cgroup::of_process(&self.node, id.as_str(), process.pid))?
     }
 
+    /// Asks a running box to end by itself, and waits for that a moment. What is left of it afterwards is ended.
+    pub(super) async fn ask_to_end(&self, record: &Record) {
+        let Some(handle) = record.process.as_ref().and_then(process::open) else { return };
+        if process::terminate(&handle) {
+            // one that does not listen is ended all the same
+            let _ = serve::within(LAST_WORDS, serve::ended(handle)).await;
+        }
+    }
+
     /// Ends every process of a box, whoever started it, and waits until none is left.
     pub(super) async fn end(&self, entry: &Entry, record: &Record) -> Result<(), BackendError> {
         *hold(&entry.doors) = None;
@@ -88,9 +98,10 @@ impl Inner {
         directory: &Path,
         first: Option<&Process>,
     ) -> Result<(), BackendError> {
-        let Some(ended) = serve::within(END_LIMIT, self.end_all(id, directory, first)).await else {
+        let limit = self.config.end_limit;
+        let Some(ended) = serve::within(limit, self.end_all(id, directory, first)).await else {
             let error = io::Error::from(io::ErrorKind::TimedOut);
-            return Err(unavailable("processes of the box did not end within 20 s", error));
+            return Err(unavailable(&format!("processes of the box did not end within {limit:?}"), error));
         };
         ended.map_err(refused("the processes of the box could not be ended"))
     }

@@ -155,7 +155,11 @@ impl Inner {
             _ => return Err(conflict(record, "it is between two states")),
         }
         if to == HibernateTo::Disk || record.phase == Phase::Stopping {
+            let runs = record.phase == Phase::Running;
             entry.step(record, Phase::Stopping).await?;
+            if runs {
+                self.ask_to_end(record).await;
+            }
             self.end(entry, record).await?;
             record.process = None;
             entry.settle(record, Phase::Stopped).await;
