@@ -35,6 +35,9 @@ pub struct Server {
     account: Account,
     port: u16,
     variables: Vec<(String, String)>,
+    /// How often it had said that it serves when it was last started.
+    starts: usize,
+    forgotten: bool,
 }
 
 impl Server {
@@ -87,6 +90,8 @@ impl Server {
             agent: guest,
             account,
             port: free_port(),
+            starts: 0,
+            forgotten: false,
             variables: Vec::new(),
         }
     }
@@ -221,11 +226,41 @@ impl Server {
         }
     }
 
+    /// Starts the server on its data directory and does not wait for it.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn begin(&mut self) {
+        if let Err(reason) = self.spawn(&[]) {
+            panic!("{reason}:\n{}", self.log());
+        }
+    }
+
+    /// Waits until a server that was begun answers.
+    ///
+    /// # Panics
+    /// When it ends instead, or does not answer in time.
+    pub fn wait(&mut self) {
+        if let Err(reason) = self.answers() {
+            panic!("{reason}:\n{}", self.log());
+        }
+    }
+
+    /// Leaves what is in the data directory to whoever asked for this: dropping starts no server to remove boxes.
+    pub fn forget(&mut self) {
+        self.forgotten = true;
+    }
+
     fn try_start(&mut self, wrapper: &[&str]) -> Result<(), String> {
+        self.spawn(wrapper)?;
+        self.answers()
+    }
+
+    fn spawn(&mut self, wrapper: &[&str]) -> Result<(), String> {
         if self.child.is_some() {
             return Err("the server runs already".to_owned());
         }
-        let starts = self.starts();
+        self.starts = self.starts();
         let log = File::options().create(true).append(true).open(self.folder.path().join("up.log"));
         let log = log.map_err(|error| error.to_string())?;
         let errors = log.try_clone().map_err(|error| error.to_string())?;
@@ -237,13 +272,17 @@ impl Server {
         }
         let child = up.stdin(Stdio::null()).stdout(log).stderr(errors).spawn();
         self.child = Some(child.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    fn answers(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline {
             if let Some(Ok(Some(status))) = self.child.as_mut().map(Child::try_wait) {
                 self.child = None;
                 return Err(format!("the server ended with {status}"));
             }
-            if self.starts() > starts {
+            if self.starts() > self.starts {
                 return Ok(());
             }
             thread::sleep(Duration::from_millis(20));
@@ -318,10 +357,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // boxes outlive the server by design: the story's must not outlive the story
-        if self.child.is_none() && self.data().join("admin-token.txt").exists() {
+        if !self.forgotten && self.child.is_none() && self.data().join("admin-token.txt").exists() {
             let _ = self.try_start(&[]);
         }
-        if self.child.is_some() {
+        if self.child.is_some() && !self.forgotten {
             let listed = self.cli(&["--json", "box", "ls"]);
             for id in box_ids(&String::from_utf8_lossy(&listed.stdout)) {
                 self.cli(&["box", "rm", &id, "--yes"]);

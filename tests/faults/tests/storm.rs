@@ -1,0 +1,29 @@
+//! Everything is killed, again and again, while people work.
+
+use std::path::Path;
+use std::time::Duration;
+
+use cocoonbox_fault_tests::{Plan, run, seed, soaks};
+
+#[test]
+fn no_promise_is_broken_by_kills_at_random_moments() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let seed = seed("storm");
+    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("storm-{seed}.log"));
+    let plan = Plan {
+        seed,
+        kills: if soaks() { 200 } else { 20 },
+        users: 3,
+        workers: 2,
+        limit: Duration::from_secs(if soaks() { 540 } else { 90 }),
+        log: log.clone(),
+    };
+    let outcome = run(&plan)?;
+    outcome.tell();
+    assert_eq!(outcome.faults, Vec::<String>::new(), "seed {seed}; the log is {}", log.display());
+    assert!(outcome.kills >= plan.kills, "{} kills in time", outcome.kills);
+    // the control: something was promised, and the machine was looked at
+    let (_, boxes, numbers) = outcome.promises;
+    assert!(boxes >= 4 && numbers >= 50 && outcome.looks > 50, "{outcome:?}");
+    std::fs::remove_file(log)?;
+    Ok(())
+}
