@@ -1,8 +1,9 @@
 //! Time, as a seam.
 
 use std::fmt;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -60,9 +61,12 @@ impl From<SystemTime> for Timestamp {
 ///
 /// # Behavior
 /// - `now` is wall-clock time and may jump either way; callers compare, they do not count on order.
+/// - `steady` never jumps and never runs backward; whether it counts while the machine is suspended is not said.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the present time.
     fn now(&self) -> Timestamp;
+    /// Returns how much time went by since a moment that stays the same for the life of the process.
+    fn steady(&self) -> Duration;
 }
 
 /// The machine's clock.
@@ -73,32 +77,45 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         SystemTime::now().into()
     }
+
+    fn steady(&self) -> Duration {
+        static FIRST: OnceLock<Instant> = OnceLock::new();
+        FIRST.get_or_init(Instant::now).elapsed()
+    }
 }
 
 /// A clock that stands until it is moved, for tests.
 #[derive(Debug, Default)]
-pub struct ManualClock(AtomicI64);
+pub struct ManualClock {
+    wall: AtomicI64,
+    steady: AtomicU64,
+}
 
 impl ManualClock {
     /// Makes a clock that shows `at`.
     pub const fn new(at: Timestamp) -> Self {
-        Self(AtomicI64::new(at.micros()))
+        Self { wall: AtomicI64::new(at.micros()), steady: AtomicU64::new(0) }
     }
 
-    /// Moves the clock forward by `span`.
+    /// Lets `span` go by.
     pub fn advance(&self, span: Duration) {
+        self.steady.fetch_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX), Ordering::SeqCst);
         self.set(self.now().plus(span));
     }
 
-    /// Sets the clock, backward too.
+    /// Sets the wall clock, backward too, while no time goes by.
     pub fn set(&self, to: Timestamp) {
-        self.0.store(to.micros(), Ordering::SeqCst);
+        self.wall.store(to.micros(), Ordering::SeqCst);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        Timestamp(self.0.load(Ordering::SeqCst))
+        Timestamp(self.wall.load(Ordering::SeqCst))
+    }
+
+    fn steady(&self) -> Duration {
+        Duration::from_micros(self.steady.load(Ordering::SeqCst))
     }
 }
 

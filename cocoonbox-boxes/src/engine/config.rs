@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use cocoonbox_core::ImageName;
 use cocoonbox_core::backend::Size;
 use cocoonbox_core::machine::SleepRules;
+use cocoonbox_core::{ImageName, Timestamp};
 use ed25519_dalek::VerifyingKey;
 
 /// How the engine treats boxes.
@@ -48,7 +48,11 @@ impl EngineConfig {
         self
     }
 
-    pub(super) const fn rules(&self) -> SleepRules {
-        SleepRules { idle: self.user_idle_hibernate, freeze_to_disk_after: self.freeze_to_disk_after }
+    pub(super) const fn rules(&self, jumped_at: Option<Timestamp>) -> SleepRules {
+        SleepRules {
+            idle: self.user_idle_hibernate,
+            freeze_to_disk_after: self.freeze_to_disk_after,
+            jumped_at,
+        }
     }
 }

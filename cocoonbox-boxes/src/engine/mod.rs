@@ -4,6 +4,7 @@ mod call;
 mod config;
 mod effect;
 mod hold;
+mod jump;
 mod key;
 mod notice;
 mod reconcile;
@@ -61,6 +62,7 @@ pub(crate) struct Inner {
     config: EngineConfig,
     notices: notice::Notices,
     holds: Arc<hold::Holds>,
+    jumps: jump::Jumps,
     hooks: RwLock<Vec<Arc<dyn BeforeSleep>>>,
     /// The boxes that a task of this process works on.
     at_work: Mutex<HashSet<BoxId>>,
@@ -85,6 +87,7 @@ impl Engine {
             config,
             notices: notice::Notices::default(),
             holds,
+            jumps: jump::Jumps::default(),
             hooks: RwLock::default(),
             at_work: Mutex::default(),
             work: tokio_util::task::TaskTracker::new(),

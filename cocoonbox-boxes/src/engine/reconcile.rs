@@ -42,6 +42,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Backend`], [`EngineError::Store`]: without both there is nothing to compare.
     pub async fn start(&self) -> Result<Reconciled, EngineError> {
+        self.inner.jumps.look(self.inner.clock.as_ref());
         serve::listen(&self.inner).await?;
         self.inner.reconcile().await
     }

@@ -27,6 +27,7 @@ impl Engine {
     /// [`EngineError::Store`]; what fails on one box is logged and tried again at the next look.
     pub async fn tick(&self) -> Result<(), EngineError> {
         let inner = &self.inner;
+        inner.look_at_the_clock().await;
         let mut after: Option<BoxId> = None;
         let claims = inner.claim_states().await;
         loop {
@@ -41,9 +42,7 @@ impl Engine {
                 break;
             }
         }
-        let now = inner.clock.now();
-        let day = i64::try_from(KEY_LIFETIME.as_micros()).unwrap_or(i64::MAX);
-        inner.store.prune(Timestamp::from_micros(now.micros().saturating_sub(day))).await?;
+        inner.store.prune(inner.jumps.older_than(inner.clock.as_ref(), KEY_LIFETIME)).await?;
         Ok(())
     }
 }
@@ -60,6 +59,47 @@ fn disagrees(record: &BoxRecord, claims: &HashMap<SandboxId, ClaimState>) -> boo
 }
 
 impl Inner {
+    /// Sees whether the wall clock jumped, and moves with it what was reckoned ahead.
+    pub(super) async fn look_at_the_clock(&self) {
+        let Some(by) = self.jumps.look(self.clock.as_ref()) else { return };
+        if let Err(error) = self.shift(by).await {
+            tracing::warn!(error = effect::text(&error), "schedules were not moved with the clock");
+        }
+    }
+
+    async fn shift(&self, by: i64) -> Result<(), EngineError> {
+        let mut after: Option<BoxId> = None;
+        loop {
+            let page = self.store.page(after.as_ref(), PAGE).await?;
+            for stored in &page {
+                self.shift_one(&stored.record.id, by).await?;
+            }
+            after = page.last().map(|last| last.record.id.clone());
+            if page.len() < PAGE as usize {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn shift_one(&self, id: &BoxId, by: i64) -> Result<(), EngineError> {
+        loop {
+            let Some(stored) = self.store.load(id).await? else { return Ok(()) };
+            let now = self.clock.now();
+            let schedule = stored.record.schedule.as_ref();
+            let next_at = schedule.and_then(|schedule| schedule::next_after(schedule, now));
+            let decision = decide(Some(&stored.record), Command::ClockJumped { by, next_at }, now)?;
+            if decision.write == Write::Keep {
+                return Ok(());
+            }
+            let change = Self::change(&stored.record.owner, id, Some(&stored), &decision, now);
+            match self.store.commit(change).await {
+                Ok(_) => return Ok(()),
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     /// Returns how every sandbox stands; none when the backend cannot be asked.
     async fn claim_states(&self) -> Option<HashMap<SandboxId, ClaimState>> {
         let claims = self.backend.find(&ClaimFilter::all()).await.ok()?;
@@ -73,8 +113,10 @@ impl Inner {
     ) -> Result<(), EngineError> {
         let record = &stored.record;
         let now = self.clock.now();
+        let rules = self.config.rules(self.jumps.jumped_at());
         if let Some(pending) = &record.pending {
-            if !self.at_work(&record.id) && now.since(pending.started_at) >= ABANDONED {
+            let since = rules.counted_from(pending.started_at, now);
+            if !self.at_work(&record.id) && now.since(since) >= ABANDONED {
                 tracing::warn!(box_id = %record.id, operation = %pending.operation, "taking up an operation that nobody works on");
                 if let Some(decision) = self.compare(&record.id, Pending::CutOff).await? {
                     serve::work(self, &record.id, &decision);
@@ -102,8 +144,7 @@ impl Inner {
         };
         // read again: a call may have touched the box since the page was read
         let Some(stored) = self.store.load(&record.id).await? else { return Ok(()) };
-        let command =
-            Command::Tick { rules: self.config.rules(), held, used_at, next_at, tally, fresh: self.fresh()? };
+        let command = Command::Tick { rules, held, used_at, next_at, tally, fresh: self.fresh()? };
         let decision = decide(Some(&stored.record), command, now)?;
         if decision.write == Write::Keep {
             return Ok(());

@@ -406,8 +406,8 @@ impl Inner {
         key: &IdempotencyKey,
         request: &str,
     ) -> Result<Option<Started>, EngineError> {
-        let now = self.clock.now();
-        let since = Timestamp::from_micros(now.micros().saturating_sub(KEY_LIFETIME.as_micros() as i64));
+        self.look_at_the_clock().await;
+        let since = self.jumps.older_than(self.clock.as_ref(), KEY_LIFETIME);
         let Some(answer) = self.store.keyed(owner, key.as_str(), since).await? else { return Ok(None) };
         if answer.request != request {
             return Err(EngineError::KeyReused);

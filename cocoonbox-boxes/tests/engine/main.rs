@@ -3,6 +3,7 @@
 
 mod away;
 mod call;
+mod clock;
 mod gate;
 mod restart;
 mod service;

@@ -32,12 +32,27 @@ pub struct NewBox {
 
 /// When a box goes to sleep by itself.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::exhaustive_structs, reason = "two settings, built by hand")]
+#[expect(clippy::exhaustive_structs, reason = "two settings and what the clock did, built by hand")]
 pub struct SleepRules {
     /// How long a box runs unused; zero is for ever.
     pub idle: Duration,
     /// How long a sleeping box keeps its memory; zero is for ever.
     pub freeze_to_disk_after: Duration,
+    /// When the wall clock was last seen to have jumped: what came before lies at an unknown distance, so that every
+    /// span is counted from here.
+    pub jumped_at: Option<Timestamp>,
+}
+
+impl SleepRules {
+    /// Returns from when on a span is counted that began at `since`.
+    pub fn counted_from(&self, since: Timestamp, now: Timestamp) -> Timestamp {
+        match self.jumped_at {
+            None => since,
+            // written before the clock went back
+            Some(jumped) if since > now => jumped,
+            Some(jumped) => since.max(jumped),
+        }
+    }
 }
 
 /// A claim that the backend holds for a box.
@@ -122,6 +137,13 @@ pub enum Command {
         tally: Tally,
         /// Names to use.
         fresh: Fresh,
+    },
+    /// The wall clock jumped.
+    ClockJumped {
+        /// By so many microseconds, forward or backward.
+        by: i64,
+        /// The schedule's next time after now.
+        next_at: Option<Timestamp>,
     },
     /// A call opened before a sleep that gives way had any effect.
     GiveWay {

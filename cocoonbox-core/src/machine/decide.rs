@@ -61,6 +61,7 @@ pub fn decide(record: Option<&BoxRecord>, command: Command, now: Timestamp) -> R
         Command::Tick { rules, held, used_at, next_at, tally, fresh } => {
             Ok(tick(record, rules, held, used_at.max(record.last_used_at), next_at, tally, &fresh, now))
         }
+        Command::ClockJumped { by, next_at } => Ok(jump(record, by, next_at)),
         Command::GiveWay { operation } => {
             pending(record, &operation)?;
             let mut next = record.clone();
@@ -260,7 +261,7 @@ fn tick(
         };
     }
     let over = |since: Option<Timestamp>, span: std::time::Duration| {
-        !span.is_zero() && since.is_some_and(|since| now.since(since) >= span)
+        !span.is_zero() && since.is_some_and(|since| now.since(rules.counted_from(since, now)) >= span)
     };
     let sleep = |to, cause| {
         begin_sleep(record, to, fresh.operation.clone(), cause, now).unwrap_or(Decision::nothing())
@@ -280,6 +281,18 @@ fn tick(
         }
         _ => Decision::nothing(),
     }
+}
+
+/// Moves with the wall clock what was reckoned ahead by it.
+fn jump(record: &BoxRecord, by: i64, next_at: Option<Timestamp>) -> Decision {
+    let mut next = record.clone();
+    // a scheduled wake lasts as long as it was to last
+    next.sleep_at = next.sleep_at.map(|at| Timestamp::from_micros(at.micros().saturating_add(by)));
+    if let (Some(schedule), Some(sooner)) = (&mut next.schedule, next_at) {
+        // after a jump back the times in between come again
+        schedule.next_at = schedule.next_at.map(|at| at.min(sooner));
+    }
+    if next == *record { Decision::nothing() } else { Decision::put(next) }
 }
 
 fn begin(next: &mut BoxRecord, operation: OperationId, verb: Verb, cause: Cause, now: Timestamp) -> Decision {

@@ -13,8 +13,11 @@ use crate::{BoxId, BoxName, ImageName, OperationId, SeededEntropy, Timestamp, Us
 type Decider = fn(Option<&BoxRecord>, Command, Timestamp) -> Result<Decision, Refusal>;
 
 const LIMITS: Limits = Limits { max_boxes: Some(3), max_running: Some(2) };
-const RULES: SleepRules =
-    SleepRules { idle: Duration::from_mins(10), freeze_to_disk_after: Duration::from_mins(20) };
+const RULES: SleepRules = SleepRules {
+    idle: Duration::from_mins(10),
+    freeze_to_disk_after: Duration::from_mins(20),
+    jumped_at: None,
+};
 
 /// How an effect goes.
 #[derive(Clone, Copy, Debug)]

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use super::control::{Control, Controller, Version};
 use super::hierarchy::{Hierarchy, candidates, mounts_of, own_path};
 use super::limit::{Limits, Machine, ProcessLimit, Tier};
+use super::process::is_gone;
 
 /// The file that lists a cgroup's processes, and that a process joins by.
 const MEMBERS: &str = "cgroup.procs";
@@ -143,9 +144,15 @@ impl Cgroups {
 }
 
 /// The cgroups of the box `id` that the process `pid` is in; nothing when a node of another name made them, or nobody.
-pub(super) fn of_process(node: &str, id: &str, pid: i32) -> Option<Cgroup> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+///
+/// # Errors
+/// It cannot be told.
+pub(super) fn of_process(node: &str, id: &str, pid: i32) -> io::Result<Option<Cgroup>> {
+    let text = match fs::read_to_string(format!("/proc/{pid}/cgroup")) {
+        Err(error) if is_gone(&error) => return Ok(None),
+        read => read?,
+    };
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let end = format!("/{}/{id}", parent_name(node));
     let place = |hierarchy| {
         let own = own_path(&text, hierarchy).filter(|path| path.ends_with(&end))?;
@@ -155,7 +162,7 @@ pub(super) fn of_process(node: &str, id: &str, pid: i32) -> Option<Cgroup> {
     let others = Controller::ALL.into_iter().filter_map(|controller| place(Hierarchy::Of(controller.name())));
     let mut others: Vec<_> = others.collect();
     others.dedup();
-    (unified.is_some() || !others.is_empty()).then_some(Cgroup { unified, others })
+    Ok((unified.is_some() || !others.is_empty()).then_some(Cgroup { unified, others }))
 }
 
 fn parent_name(node: &str) -> String {

@@ -51,7 +51,7 @@ impl Meter for BwrapBackend {
             let limit = limited.then(|| inner.config.limits.tier(size).memory_bytes);
             let used = match first {
                 Some(first) if process::is_alive(&first) => {
-                    let cgroup = inner.cgroup_of(&entry.id, &first);
+                    let cgroup = inner.cgroup_of(&entry.id, &first).ok().flatten();
                     cgroup.and_then(|cgroup| cgroup.memory_used()).or_else(|| tree_memory(&first))
                 }
                 // nothing of it is left in memory

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -46,6 +47,25 @@ pub(super) fn all() -> Vec<i32> {
 /// Returns whether a recorded process still is the one that was recorded, and not a zombie.
 pub(super) fn is_alive(process: &Process) -> bool {
     lives(process.pid, process.start_time)
+}
+
+/// As [`is_alive`], for who may not take a look that failed, for want of descriptors, for an end.
+pub(super) fn look(process: &Process) -> io::Result<bool> {
+    match fs::read_to_string(format!("/proc/{}/stat", process.pid)) {
+        Ok(text) => Ok(parse_stat(&text).is_some_and(|stat| is_that(process, stat))),
+        Err(error) if is_gone(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a file of `/proc` could not be read because its process is over.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+fn is_that(process: &Process, stat: Stat) -> bool {
+    stat.start_time == process.start_time && !matches!(stat.state, 'Z' | 'X')
 }
 
 /// Opens a recorded process; nothing when it is gone or its pid names another by now.

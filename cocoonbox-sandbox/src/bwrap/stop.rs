@@ -28,7 +28,7 @@ impl Inner {
     pub(super) async fn freeze(&self, record: &Record) -> Result<Vec<i32>, BackendError> {
         let Some(process) = &record.process else { return Ok(Vec::new()) };
         let stopped = async {
-            match self.cgroup_of(&record.id, process).filter(Cgroup::freezes) {
+            match self.cgroup_of(&record.id, process)?.filter(Cgroup::freezes) {
                 Some(cgroup) => {
                     cgroup.freeze(true)?;
                     let mut events = cgroup.events()?;
@@ -53,11 +53,12 @@ impl Inner {
     /// Lets every process of a box go on that stood still because of us.
     pub(super) async fn thaw(&self, record: &Record) -> Result<(), BackendError> {
         let Some(process) = record.process.clone() else { return Ok(()) };
-        if let Some(cgroup) = self.cgroup_of(&record.id, &process).filter(Cgroup::freezes) {
+        let cgroup = self.cgroup_of(&record.id, &process).map_err(refused("the box could not be thawed"))?;
+        if let Some(cgroup) = cgroup.filter(Cgroup::freezes) {
             return cgroup.freeze(false).map_err(refused("the box could not be thawed"));
         }
         serve::blocking(move || {
-            if process::is_alive(&process) {
+            if process::look(&process).map_err(refused("the box could not be thawed"))? {
                 // those that others started go on first, so that nobody sees a child that stands still
                 for (pid, stat) in process::tree(process.pid).into_iter().rev() {
                     if !process.stopped_before.contains(&pid) {
@@ -72,8 +73,12 @@ impl Inner {
 
     /// The cgroup that a box is in, by its first process: it may have been launched by a node in another place of the
     /// hierarchy, or by one that could make none.
-    pub(super) fn cgroup_of(&self, id: &SandboxId, process: &Process) -> Option<Cgroup> {
-        process::is_alive(process).then(|| cgroup::of_process(&self.node, id.as_str(), process.pid))?
+    pub(super) fn cgroup_of(&self, id: &SandboxId, process: &Process) -> io::Result<Option<Cgroup>> {
+        if process::look(process)? {
+            cgroup::of_process(&self.node, id.as_str(), process.pid)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Asks a running box to end by itself, and waits for that a moment. What is left of it afterwards is ended.
@@ -108,7 +113,7 @@ impl Inner {
 
     async fn end_all(&self, id: &SandboxId, directory: &Path, first: Option<&Process>) -> io::Result<()> {
         let lock = Places::of(directory).lock;
-        let cgroup = first.and_then(|process| self.cgroup_of(id, process));
+        let cgroup = first.map(|process| self.cgroup_of(id, process)).transpose()?.flatten();
         let cgroup = cgroup.unwrap_or_else(|| self.cgroups.of(id.as_str()));
         cgroup.kill();
         if let Some(handle) = first.and_then(process::open) {
@@ -148,7 +153,7 @@ async fn stop_tree(root: i32) -> io::Result<Vec<i32>> {
         let moving;
         // reads all of /proc
         let turn = move || {
-            let moving = seen.stop(root);
+            let moving = seen.stop(root).map_err(refused("its processes could not be looked at"))?;
             Ok((seen, moving))
         };
         (seen, moving) = serve::blocking(turn).await.map_err(io::Error::other)?;
@@ -168,9 +173,14 @@ struct Seen {
 
 impl Seen {
     /// Stops what still moves below `root`; true when something did.
-    fn stop(&mut self, root: i32) -> bool {
+    fn stop(&mut self, root: i32) -> io::Result<bool> {
         let mut moving = false;
-        for (pid, stat) in process::tree(root) {
+        let tree = process::tree(root);
+        if tree.is_empty() {
+            // gone, or out of sight: either way nothing is known to stand still
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        for (pid, stat) in tree {
             match stat.state {
                 'Z' | 'X' => {}
                 // it waits in the kernel, and stops before it does anything of its own: one that started a child by
@@ -188,6 +198,6 @@ impl Seen {
                 }
             }
         }
-        moving
+        Ok(moving)
     }
 }

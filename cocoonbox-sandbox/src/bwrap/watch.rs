@@ -162,8 +162,8 @@ impl Inner {
     /// The processes of a box, as its cgroup lists them.
     fn members(&self, id: &SandboxId, first: &Process) -> Vec<i32> {
         match self.cgroup_of(id, first) {
-            Some(cgroup) => cgroup.members(),
-            None => process::tree(first.pid).into_iter().map(|(pid, _)| pid).collect(),
+            Ok(Some(cgroup)) => cgroup.members(),
+            _ => process::tree(first.pid).into_iter().map(|(pid, _)| pid).collect(),
         }
     }
 

@@ -20,6 +20,8 @@ const LEVELS: &[(&str, u32)] = &[
     ("cocoonbox-client", 3),
     // a binary whose assembly `cocoonbox up` shares
     ("cocoonbox-api", 4),
+    // the stories' server and command line, which the fault tests drive, too
+    ("cocoonbox-stories", 5),
 ];
 
 /// The most packages that the lock file may name; raising it says in the commit what was gained.
