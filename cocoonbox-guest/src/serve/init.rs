@@ -36,8 +36,10 @@ use shell::Shells;
 /// The most connections of the guest channel at a time; more wait.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// How long programs have between SIGTERM and SIGKILL when the box ends.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long programs have after SIGTERM when the box ends.
+const GRACE: Duration = Duration::from_millis(1500);
+/// How long they have after SIGHUP.
+const HANG_UP: Duration = Duration::from_millis(500);
 
 /// What the first process needs.
 #[derive(Debug)]
@@ -160,11 +162,17 @@ pub async fn run(options: InitOptions) -> Result<(), InitError> {
     Ok(())
 }
 
-/// Ends what runs: SIGTERM and SIGHUP, as when a machine goes down, and SIGKILL to what is left after the grace.
+/// Ends what runs, as a machine that goes down does: SIGTERM, then SIGHUP, then SIGKILL to what is left.
 async fn end(children: &Children, first: bool) {
     use nix::sys::signal::Signal;
-    // shells at a prompt leave at a hang-up alone; what stands still has to move to hear of it
-    for signals in [&[Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCONT][..], &[Signal::SIGKILL]] {
+    let steps: [(&[Signal], Duration); 3] = [
+        // what stands still has to move to hear of it
+        (&[Signal::SIGTERM, Signal::SIGCONT], GRACE),
+        // shells at a prompt leave at a hang-up alone; whoever still writes after a SIGTERM is not hung up before
+        (&[Signal::SIGHUP], HANG_UP),
+        (&[Signal::SIGKILL], GRACE),
+    ];
+    for (signals, grace) in steps {
         for signal in signals {
             if first {
                 // everything in the namespace but this process
@@ -181,7 +189,7 @@ async fn end(children: &Children, first: bool) {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        if timeout(GRACE, gone).await.is_ok() {
+        if timeout(grace, gone).await.is_ok() {
             return;
         }
     }
