@@ -373,7 +373,7 @@ impl Inner {
         registry.pools.closed = true;
         for warm in registry.pools.pools.iter().flat_map(|pool| &pool.warm) {
             let Some(first) = &warm.record.process else { continue };
-            if let Some(cgroup) = self.cgroup_of(&warm.entry.id, first) {
+            if let Ok(Some(cgroup)) = self.cgroup_of(&warm.entry.id, first) {
                 cgroup.kill();
             }
             if let Some(handle) = process::open(first) {

@@ -123,7 +123,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, Failure> {
     server.forget();
     let node = server.data().join("node");
     let _cleared = Cleared(node.clone());
-    let settings = format!("max_boxes: {}\nmax_running: {}\n", CAPS.max_boxes, CAPS.max_running);
+    let settings = format!("max_boxes: {}\nmax_running: {}\nwarm: 0\n", CAPS.max_boxes, CAPS.max_running);
     fs::write(server.data().join("api.yaml"), settings)?;
     server.start_again();
     server.end(Signal::SIGINT);

@@ -125,10 +125,13 @@ fn a_full_disk_refuses_and_gives_back_when_there_is_room() -> Outcome {
     for name in ["main", "asleep"] {
         settled(&server, name);
     }
-    assert_eq!(eventually("the box answers", || {
-        let run = server.rsh(&["cat", "/workspace/file"]);
-        (run.code == Some(0)).then(|| run.ok())
-    }), "kept");
+    assert_eq!(
+        eventually("the box answers", || {
+            let run = server.rsh(&["cat", "/workspace/file"]);
+            (run.code == Some(0)).then(|| run.ok())
+        }),
+        "kept"
+    );
     server.cli(&["box", "create", "again"]).ok();
     server.cli(&["box", "ensure", "asleep"]).ok();
     server.cli(&["box", "hibernate", "main"]).ok();
