@@ -17,7 +17,6 @@ use super::journal::{Phase, Record};
 use super::map::Map;
 use super::registry::{Entry, Kind, hold};
 use super::start::{self, Places};
-use super::work::left_behind;
 use super::{Inner, disk, process, serve, tree, volume};
 
 /// The file of the tenants' caps.
