@@ -1,4 +1,6 @@
+#!/usr/bin/env bash
 # Shared by the benches, which source it after setting `bench` to their program. Builds, starts servers, cleans up.
+set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 need_cargo
 need_to_run

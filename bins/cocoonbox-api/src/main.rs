@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
-use cocoonbox_api::{ServerConfig, hand_out, log_to_stderr, run, settings, sign_in_words, stop_signal};
 use cocoonbox_client::cli::{Environment, UpArgs};
+use cocoonbox_server::{ServerConfig, hand_out, log_to_stderr, run, settings, sign_in_words, stop_signal};
 
 /// Serves boxes until it is stopped; each flag can be given as COCOONBOX_… in the environment or a key in api.yaml.
 #[derive(Parser)]
@@ -31,7 +31,7 @@ async fn serve(cli: &Cli) -> anyhow::Result<()> {
     log_to_stderr(environment.variable("COCOONBOX_LOG").and_then(|text| text.to_str()))?;
     let config = ServerConfig::read(&settings(&cli.server, &environment)?, &cli.server)?;
     let stop = stop_signal()?;
-    let tell = |data: &cocoonbox_api::DataDir, started: &cocoonbox_api::Started| {
+    let tell = |data: &cocoonbox_server::DataDir, started: &cocoonbox_server::Started| {
         let mut out = std::io::stdout().lock();
         if let Some(first) = &started.first {
             write!(out, "{}", hand_out(data, started.address, first)?)?;

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use cocoonbox_api::{ServerConfig, settings};
 use cocoonbox_client::cli::{Environment, Global, UpArgs, exit};
+use cocoonbox_server::{ServerConfig, settings};
 
 /// Prints the settings, then says which of them cannot be read.
 pub(crate) fn run(

@@ -4,11 +4,11 @@ use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Context as _;
-use cocoonbox_api::{
-    DataDir, LinkToken, ServerConfig, Started, hand_out, log_to_stderr, settings, sign_in_words, stop_signal,
-};
 use cocoonbox_client::cli::{Environment, Global, UpArgs};
 use cocoonbox_client::{AccessToken, Endpoint, Remembered, TokenSource};
+use cocoonbox_server::{
+    DataDir, LinkToken, ServerConfig, Started, hand_out, log_to_stderr, settings, sign_in_words, stop_signal,
+};
 use serde_json::json;
 
 use crate::text;
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: &UpArgs, global: &Global, environment: &Environmen
         }
         Ok(out.flush()?)
     };
-    cocoonbox_api::run(config, tell, stop).await
+    cocoonbox_server::run(config, tell, stop).await
 }
 
 /// Gives the command line of this user the token of the user that was made.

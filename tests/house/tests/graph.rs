@@ -18,8 +18,8 @@ const LEVELS: &[(&str, u32)] = &[
     ("cocoonbox-sandbox", 3),
     ("cocoonbox-guest", 3),
     ("cocoonbox-client", 3),
-    // a binary whose assembly `cocoonbox up` shares
-    ("cocoonbox-api", 4),
+    // the assembly that `cocoonbox up` and `cocoonbox-api` share
+    ("cocoonbox-server", 4),
     // the stories' server and command line, which the fault tests drive, too
     ("cocoonbox-stories", 5),
 ];

@@ -1,10 +1,5 @@
 //! The server's wiring: adapters are built here and handed to the libraries that do the work.
 
-mod config;
-mod data;
-mod first;
-mod node;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -19,11 +14,7 @@ use cocoonbox_oauth::{AccessToken, FirstStart, ServiceOptions, SqlUserStore, Tok
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub use cocoonbox_client::cli::ServerConfig;
-pub use cocoonbox_oauth::LinkToken;
-pub use config::settings;
-pub use data::DataDir;
-pub use first::{hand_out, sign_in_words};
+use crate::{DataDir, LinkToken, ServerConfig};
 
 /// What a server has to say once it serves.
 #[derive(Debug)]
@@ -88,7 +79,7 @@ pub async fn run(
     let users = Arc::new(SqlUserStore::open(db.clone(), clock.now()).await.context("the users' tables")?);
     let changes = users.changes().await.context("the users' tables")?;
 
-    let nodes = node::Nodes::open(&config, &data, &clock, &entropy).await?;
+    let nodes = crate::node::Nodes::open(&config, &data, &clock, &entropy).await?;
     let boxes = SqlStore::open(db.clone(), clock.now()).await.context("the boxes' tables")?;
     let pool = Arc::new(Pool::default());
     let settings = EngineConfig::new(config.default_image.clone(), key.verifying_key())
@@ -101,7 +92,7 @@ pub async fn run(
     let reconciled = engine.start().await.context("the boxes could not be compared with their sandboxes")?;
 
     // last of all that may fail: what is made here is told once
-    let first = first::begin(&data, users.as_ref(), clock.now(), entropy.as_ref()).await?;
+    let first = crate::first::begin(&data, users.as_ref(), clock.now(), entropy.as_ref()).await?;
     let link = match (&first, config.new_link) {
         (None, true) => cocoonbox_oauth::admin_link(users.as_ref(), clock.now(), entropy.as_ref()).await?,
         _ => None,
@@ -116,7 +107,7 @@ pub async fn run(
     let router = edge.router(cocoonbox_oauth::services(account)).await?;
 
     started(&data, &Started { address, first, link, boxes: reconciled.boxes })?;
-    first::end(&data)?;
+    crate::first::end(&data)?;
     let tokens = cocoonbox_oauth::serve::run(&index, users.as_ref(), changes, shutdown.clone());
     let nodes = nodes.serve(&engine, shutdown.clone());
     tokio::join!(serve(listener, router, shutdown.clone()), engine.serve(shutdown.clone()), tokens, nodes);

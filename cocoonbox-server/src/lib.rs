@@ -1,0 +1,14 @@
+#![doc = include_str!("../README.md")]
+
+mod config;
+mod data;
+mod first;
+mod node;
+mod serve;
+
+pub use cocoonbox_client::cli::ServerConfig;
+pub use cocoonbox_oauth::LinkToken;
+pub use config::settings;
+pub use data::DataDir;
+pub use first::{hand_out, sign_in_words};
+pub use serve::{Started, log_to_stderr, run, stop_signal};
