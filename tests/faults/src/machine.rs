@@ -75,6 +75,10 @@ fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
+fn is_launcher(pid: i32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"cocoonbox-box "))
+}
+
 /// A process that belongs to a box.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, clippy::exhaustive_structs, reason = "the fields are what they are called")]
@@ -86,11 +90,11 @@ pub struct Resident {
 
 /// Returns every process that sees files of a claim of `node`: launchers and all that runs in boxes.
 pub fn residents(node: &Path) -> Vec<Resident> {
-    let mark = mark(node);
+    let marks = [mark(node), mark(node).replace("/claims/", "/trash/")];
     pids()
         .filter_map(|pid| {
             let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
-            let (_, rest) = mounts.split_once(&mark)?;
+            let (_, rest) = marks.iter().find_map(|mark| mounts.split_once(mark))?;
             let claim: String =
                 rest.chars().take_while(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect();
             // one that ends while we look may have no mounts of its own any more, and no state
@@ -273,12 +277,17 @@ pub fn open_files(pid: i32) -> usize {
 /// Ends every process of a node's boxes and removes their cgroups: for a test that failed half-way.
 pub fn clear(node: &Path, cgroups: &mut Cgroups) {
     for _ in 0..50 {
-        let residents = residents(node);
-        for resident in &residents {
-            cgroups.0.extend(cgroups_of(resident.pid));
-            let _ = kill(Pid::from_raw(resident.pid), Signal::SIGKILL);
+        let mut residents: Vec<i32> = residents(node).into_iter().map(|resident| resident.pid).collect();
+        // where the directory is a file system of its own, mounts do not tell whose they are, but records do
+        for first in claims(node).unwrap_or_default().into_iter().filter_map(|claim| claim.first) {
+            let launcher = stat(first).map(|(parent, _)| parent).filter(|parent| is_launcher(*parent));
+            residents.extend([Some(first), launcher].into_iter().flatten());
+        }
+        for pid in &residents {
+            cgroups.0.extend(cgroups_of(*pid));
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
             // one that stands still ends when it is let go
-            let _ = kill(Pid::from_raw(resident.pid), Signal::SIGCONT);
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGCONT);
         }
         for cgroup in cgroups.left(&BTreeSet::new()) {
             let _ = fs::write(cgroup.join("cgroup.kill"), "1");

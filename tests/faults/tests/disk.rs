@@ -50,6 +50,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
+        clear(&self.folder.join("node"), &mut Cgroups::default());
         if !self.unmount() {
             drop(Command::new("umount").arg("--lazy").arg(&self.folder).status());
         }
@@ -167,6 +168,13 @@ fn a_disk_that_turns_read_only_refuses_and_a_repaired_one_has_everything() -> Ou
     // the machine goes down, the disk is repaired
     clear(&node, &mut Cgroups::default());
     eventually("the disk is let go", || disk.unmount().then_some(()));
+    // as a copy: launchers of other boxes of this machine may still have the broken one among their mounts
+    let disk = Disk { image: disk.image.with_extension("repaired"), folder: disk.folder.clone() };
+    output(
+        Command::new("cp").arg("--sparse=always").arg(disk.image.with_extension("img")).arg(&disk.image),
+        b"",
+    )
+    .ok();
     drop(Command::new("fsck.ext4").args(["-f", "-y"]).arg(&disk.image).output()?);
     disk.again();
     server.start_again();

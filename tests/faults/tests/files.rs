@@ -12,9 +12,9 @@ use cocoonbox_stories::{Server, eventually, output};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// Lets a running server have `most` files open.
+/// Lets a running server have `most` files open, for the time being.
 fn limit(server: &Server, most: usize) {
-    let most = format!("--nofile={most}:{most}");
+    let most = format!("--nofile={most}:");
     output(Command::new("prlimit").arg("--pid").arg(server.id().to_string()).arg(most), b"").ok();
 }
 
