@@ -31,12 +31,16 @@ fn tiny() -> Tier {
 
 /// Limits at which a small box is tiny.
 fn limits() -> Limits {
-    Limits::default().with_tier(Size::Small, tiny())
+    Limits::default()
+        .with_reserve(Reserve::default().with_disk_bytes(64 * MIB))
+        .with_tier(Size::Small, tiny())
 }
 
 /// The same without the slow processor, for tests of other limits.
 fn limits_but_cpu() -> Limits {
-    Limits::default().with_tier(Size::Small, tiny().with_millicpus(2000))
+    Limits::default()
+        .with_reserve(Reserve::default().with_disk_bytes(64 * MIB))
+        .with_tier(Size::Small, tiny().with_millicpus(2000))
 }
 
 async fn open(data: &Data, limits: Limits) -> Result<Arc<BwrapBackend>, Box<dyn std::error::Error>> {
