@@ -35,7 +35,7 @@ clean() {
 } >/dev/null 2>&1
 trap '' HUP INT TERM
 tar -C "$dir/rootfs" -c . | podman $own import - localhost/cocoonbox-test:1 || { clean; exit 1; }
-podman $own system service --time=0 "unix://$dir/podman.sock" &
+(cd "$dir" && exec podman $own system service --time=0 "unix://$dir/podman.sock") &
 service=$!
 for turn in $(seq 1500); do
     [ ! -S "$dir/podman.sock" ] || break

@@ -82,7 +82,7 @@ fn a_box_cannot_signal_who_runs_the_node() -> Outcome {
         for (weakened, expected) in [(None, "refused"), (Some(Defence::UidMap), "ended")] {
             let data = Data::new()?;
             let config = without.into_iter().chain(weakened);
-            let config = config.fold(data.config(), |config, defence| config.with_weakened(defence));
+            let config = config.fold(data.config(), cocoonbox_sandbox::BwrapConfig::with_weakened);
             let backend = common::open(config).await?;
             let claim = claim(&*backend).await?;
             let ran = sh(&*backend, &claim.id, &attack).await?;

@@ -49,7 +49,7 @@ pub(super) fn files(nesting: Nesting) -> io::Result<Vec<OwnedFd>> {
 fn compiled(nesting: Nesting) -> Vec<Vec<u8>> {
     let Ok(architecture) = TargetArch::try_from(std::env::consts::ARCH) else { return Vec::new() };
     let programs = build(nesting, architecture).expect("a test builds every filter there is");
-    programs.iter().map(|program| bytes(program)).collect()
+    programs.iter().map(bytes).collect()
 }
 
 fn build(nesting: Nesting, architecture: TargetArch) -> Result<[BpfProgram; 3], Error> {

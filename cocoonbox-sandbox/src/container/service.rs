@@ -121,6 +121,8 @@ impl Service {
         command.arg("--runroot").arg(self.run.join("storage"));
         command.arg("--tmpdir").arg(self.run.join("libpod"));
         command.args(["system", "service", "--time=0"]).arg(format!("unix://{}", self.socket().display()));
+        // conmon leaves a file where it stands when a box runs out of memory
+        command.current_dir(&self.place);
         command.env("CONTAINERS_CONF", self.place.join("containers.conf"));
         command.env_remove("DOCKER_HOST").env_remove("CONTAINER_HOST").env_remove("NOTIFY_SOCKET");
         Child::start(command, fs::File::create(log)?)

@@ -34,15 +34,39 @@ pub(crate) fn init() -> ! {
         name if name.starts_with("inject-") => eprintln(&format!("{:?}", terminal::inject(&[name]))),
         _ => {}
     }
-    let descriptor = std::env::var("COCOONBOX_GUEST_FD").ok().and_then(|number| number.parse().ok());
-    let Some(descriptor) = descriptor else { std::process::exit(4) };
+    if let (Some(how), Some(agent)) =
+        (name.strip_prefix("h2-").map(str::to_owned), handed("COCOONBOX_AGENT_NODE_FD"))
+    {
+        std::thread::spawn(move || {
+            each(&agent, |stream| {
+                let (how, lines) = (how.clone(), BufReader::new(stream.try_clone()?));
+                std::thread::spawn(move || drop(agent_port(lines, stream, &how)));
+                Ok(())
+            });
+        });
+    }
+    let Some(channel) = handed("COCOONBOX_GUEST_FD") else { std::process::exit(4) };
+    each(&channel, |stream| {
+        let name = name.clone();
+        std::thread::spawn(move || drop(answer(stream, &name)));
+        Ok(())
+    })
+}
+
+/// A listener that the node hands over under the number in a variable.
+fn handed(variable: &str) -> Option<UnixListener> {
+    let descriptor = std::env::var(variable).ok()?.parse().ok()?;
     // SAFETY: the node hands this descriptor over, and nobody else in this process has it.
     let listener = unsafe { UnixListener::from_raw_fd(descriptor) };
     let _ = listener.set_nonblocking(false);
+    Some(listener)
+}
+
+/// Hands every connection to `serve`.
+fn each(listener: &UnixListener, serve: impl Fn(UnixStream) -> Io) -> ! {
     loop {
         if let Ok((stream, _)) = listener.accept() {
-            let name = name.clone();
-            std::thread::spawn(move || drop(answer(stream, &name)));
+            drop(serve(stream));
         }
     }
 }
