@@ -21,6 +21,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use cocoonbox_core::backend::{
@@ -45,6 +46,8 @@ use work::conflict;
 
 use crate::bwrap::{self, OpenError, channel, disk, process};
 
+/// How long an earlier backend of this process has for its last work.
+const PREDECESSOR_LIMIT: Duration = Duration::from_secs(30);
 /// How many boxes have host ids of their own.
 const SHARES: u32 = 4096;
 
@@ -97,7 +100,7 @@ impl ContainerBackend {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Arc<Self>, OpenError> {
-        let (data, lock) = bwrap::open::directory(&config.data).await?;
+        let (data, lock) = directory(&config.data).await?;
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let agent = bwrap::open::agent(&data, &config.agent)?;
         let digest = Sha256::digest(data.as_os_str().as_encoded_bytes());
@@ -140,6 +143,24 @@ impl ContainerBackend {
     pub async fn prepare_image(&self, image: &cocoonbox_core::ImageName) -> Result<(), BackendError> {
         let (inner, image) = (Arc::clone(&self.inner), image.clone());
         serve::to_the_end(async move { image::bring(&inner, &image).await.map(|_| ()) }).await
+    }
+}
+
+/// Takes the data directory. An earlier backend of this very process has it until its last work is done: an engine
+/// takes its time to remove a container.
+async fn directory(path: &std::path::Path) -> Result<(PathBuf, fs::File), OpenError> {
+    let own = format!("process {}", std::process::id());
+    let take = async {
+        loop {
+            match bwrap::open::directory(path).await {
+                Err(OpenError::InUse { holder, .. }) if holder == own => {}
+                other => return other,
+            }
+        }
+    };
+    match serve::within(PREDECESSOR_LIMIT, take).await {
+        Some(taken) => taken,
+        None => bwrap::open::directory(path).await,
     }
 }
 

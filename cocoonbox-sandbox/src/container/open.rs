@@ -12,7 +12,7 @@ use super::journal::{Phase, Process, Record};
 use super::registry::{Entry, hold};
 use super::serve;
 use super::start::{self, Places};
-use crate::bwrap::{OpenError, disk, process, tree};
+use crate::bwrap::{OpenError, channel, disk, process, tree};
 
 /// Takes every claim in again, and removes containers and guest binaries that nothing needs any more.
 pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
@@ -83,11 +83,21 @@ async fn settle(inner: &Arc<Inner>, entry: &Arc<Entry>, mut record: Record) -> R
         return inner.remove(entry, &record).await;
     }
     let before = record.clone();
-    let standing = match &record.process {
+    let mut stands = match &record.process {
         Some(process) => standing(inner, entry, process).await?,
         None => Standing::Over,
     };
-    match (&record.phase, standing) {
+    // who was just killed may not be gone yet, and does not answer any more
+    if stands == Standing::Running
+        && let Some(process) = &record.process
+    {
+        let channel = Places::of(&entry.directory).channel;
+        let answer = serve::within(channel::ANSWER_LIMIT, start::first_answer(&entry.id, &channel)).await;
+        if !matches!(answer, Some(Ok(()))) {
+            stands = standing(inner, entry, process).await?;
+        }
+    }
+    match (&record.phase, stands) {
         (Phase::Frozen, Standing::Paused) | (Phase::Running, Standing::Running) => {
             take_again(inner, entry, &mut record)?;
         }
