@@ -94,9 +94,9 @@ fn a_box_has_no_privilege_and_no_network_but_the_doors_address() -> Outcome {
             ("rm /run/cocoonbox-doors/door.sock", "ls /run/cocoonbox-doors/door.sock"),
             ("mount -t tmpfs none /tmp", "mount"),
             ("ip addr add 10.9.9.9/32 dev lo", "ip addr"),
-            ("ping -c 1 -W 1 10.203.0.1", "nc -z 127.0.0.1 3128"),
+            ("ping -c 1 -W 1 10.203.0.1", "nc -w 5 127.0.0.1 3128 </dev/null"),
             ("chown 0 /workspace/x", "chown 1000 /workspace/x"),
-            ("nc -z -w 1 192.0.2.1 80", "nc -z -w 1 10.203.0.1 18090"),
+            ("nc -w 1 192.0.2.1 80 </dev/null", "nc -w 5 10.203.0.1 18090 </dev/null"),
             ("unshare -r true", "true"),
         ] {
             assert_ne!(sh(backend, &id, refused).await?.code, 0, "{refused}");

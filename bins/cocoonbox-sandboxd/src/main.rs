@@ -40,7 +40,7 @@ struct Options {
     /// The container engine's socket [default: where podman or Docker listen].
     #[arg(long, env = "DOCKER_SOCKET")]
     docker_socket: Option<PathBuf>,
-    /// The container engine's runtime for sandboxes, such as runsc.
+    /// The container engine's runtime for sandboxes, such as runc.
     #[arg(long, env = "COCOONBOX_BOX_RUNTIME")]
     box_runtime: Option<String>,
     /// Where a container engine pulls images from, such as docker.io/library [default: nowhere].

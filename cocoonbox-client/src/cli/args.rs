@@ -307,6 +307,15 @@ pub struct UpArgs {
     /// What isolates boxes: auto, bwrap, podman or docker [default: auto]
     #[arg(long, value_name = "NAME")]
     pub backend: Option<String>,
+    /// The container engine's socket [default: where podman or Docker listen]
+    #[arg(long, value_name = "PATH")]
+    pub docker_socket: Option<PathBuf>,
+    /// The container engine's runtime for boxes, such as runc
+    #[arg(long, value_name = "NAME")]
+    pub box_runtime: Option<String>,
+    /// Where a container engine pulls images from, such as docker.io/library [default: nowhere]
+    #[arg(long, value_name = "PLACE")]
+    pub image_registry: Option<String>,
     /// The image of new boxes [default: host]
     #[arg(long, value_name = "IMAGE")]
     pub default_image: Option<String>,

@@ -79,9 +79,10 @@ impl Service {
     /// Starts the service where it does not run, and waits until it answers.
     pub(super) async fn ensure(&self) -> Result<(), OpenError> {
         let _turn = self.turn.lock().await;
-        if hold(&self.child).as_mut().is_some_and(|child| !child.is_over()) {
+        if hold(&self.child).as_mut().is_some_and(|child| !child.is_over()) && self.listens().await {
             return Ok(());
         }
+        *hold(&self.child) = None;
         self.end_orphan().await;
         let log = self.place.join("service.log");
         let child = self.start(&log).map_err(OpenError::unusable(&log, "starting podman's service"))?;
@@ -108,6 +109,16 @@ impl Service {
             place: self.program.display().to_string(),
             reason: format!("its service does not answer: {}", super::error::shown(last)),
         })
+    }
+
+    /// Returns whether somebody listens: a service that was just killed may still be a process, and none that serves.
+    async fn listens(&self) -> bool {
+        let refused = [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound];
+        match tokio::net::UnixStream::connect(self.socket()).await {
+            Ok(_) => true,
+            // too busy to take one more is alive
+            Err(error) => !refused.contains(&error.kind()),
+        }
     }
 
     fn start(&self, log: &Path) -> io::Result<Child> {
