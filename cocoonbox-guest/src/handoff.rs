@@ -1,7 +1,8 @@
 //! What a first process is given that could inherit nothing: a container engine starts programs with three descriptors.
 //!
 //! The node listens on a socket that the box sees read-only, answers the first who comes, and never again. What it
-//! hands over is what other first processes inherit: a listener that the node bound where no box sees it, and a lock.
+//! hands over is what other first processes inherit: a listener that the node bound where no box sees it, a lock, and
+//! the programs of the system call filter.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,16 +24,21 @@ pub struct Handed {
     pub channel: UnixListener,
     /// Held as long as the box lives.
     pub lock: OwnedFd,
+    /// The programs of the box's system call filter, each a file, in the order in which they are to be installed.
+    pub filters: Vec<OwnedFd>,
 }
+
+/// The most programs that a filter may have.
+const MOST_FILTERS: usize = 8;
 
 /// Takes what the node hands over at the socket `path`.
 ///
 /// # Errors
-/// Nobody listens there, or what comes is not exactly two descriptors.
+/// Nobody listens there, or what comes are not two descriptors and at most eight programs.
 pub fn take(path: &Path) -> io::Result<Handed> {
     let stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(LIMIT))?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 + MOST_FILTERS + 1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let received =
@@ -46,11 +52,19 @@ pub fn take(path: &Path) -> io::Result<Handed> {
             descriptors.extend(rights);
         }
     }
-    let [channel, lock] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|descriptors| {
-        let reason = format!("{} descriptors were handed over and not two", descriptors.len());
-        io::Error::new(io::ErrorKind::InvalidData, reason)
-    })?;
-    Ok(Handed { channel: channel.into(), lock })
+    let count = descriptors.len();
+    let mut descriptors = descriptors.into_iter();
+    match (descriptors.next(), descriptors.next()) {
+        (Some(channel), Some(lock)) if count <= 2 + MOST_FILTERS => {
+            Ok(Handed { channel: channel.into(), lock, filters: descriptors.collect() })
+        }
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "{count} descriptors were handed over: they are a channel, a lock, and at most {MOST_FILTERS} programs"
+            ),
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -71,7 +85,7 @@ mod tests {
         std::thread::scope(|scope| {
             let taken = scope.spawn(|| take(&path));
             let (stream, _) = listener.accept()?;
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 + MOST_FILTERS + 1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             if !descriptors.is_empty() {
                 assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
@@ -87,7 +101,8 @@ mod tests {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("guest.sock");
         let (channel, lock) = (UnixListener::bind(&path)?, File::open("/dev/null")?);
-        let handed = handed(&[channel.as_fd(), lock.as_fd()])?;
+        let handed = handed(&[channel.as_fd(), lock.as_fd(), lock.as_fd()])?;
+        assert_eq!(handed.filters.len(), 1);
         drop((channel, lock));
         UnixStream::connect(&path)?.write_all(b"hello")?;
         let mut text = String::new();
@@ -102,8 +117,8 @@ mod tests {
     #[test]
     fn anything_else_is_refused() -> io::Result<()> {
         let null = File::open("/dev/null")?;
-        for descriptors in [&[][..], &[null.as_fd()], &[null.as_fd(), null.as_fd(), null.as_fd()]] {
-            assert_eq!(handed(descriptors).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        for count in [0, 1, 2 + MOST_FILTERS + 1] {
+            assert_eq!(handed(&vec![null.as_fd(); count]).unwrap_err().kind(), io::ErrorKind::InvalidData);
         }
         assert!(take(Path::new("/nowhere/node.sock")).is_err());
         Ok(())

@@ -2,6 +2,7 @@
 
 mod base;
 mod claim_env;
+mod confine;
 mod feed;
 mod fence;
 mod file;
@@ -21,6 +22,7 @@ mod terminfo;
 mod tree;
 
 pub use base::Base;
+pub use confine::confine;
 pub use fence::{Fence, FenceError};
 pub use handoff::{Handed, take as take_handoff};
 pub use identity_file::IdentityFileError;

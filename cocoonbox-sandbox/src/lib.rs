@@ -5,6 +5,7 @@ mod choice;
 #[cfg(feature = "container")]
 mod container;
 pub mod doors;
+mod filter;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 #[cfg(feature = "http")]

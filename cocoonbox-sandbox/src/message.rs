@@ -225,6 +225,20 @@ impl ErrorBody {
     }
 }
 
+/// Reads bytes as every message in turn.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_any(bytes: &[u8]) {
+    if let Ok(about) = serde_json::from_slice::<About>(bytes) {
+        let _ = about.capabilities.read("remote");
+    }
+    if let Ok(list) = serde_json::from_slice::<ClaimList>(bytes) {
+        list.sandboxes.into_iter().for_each(|row| drop(row.read()));
+    }
+    let _ = serde_json::from_slice::<MemoryBody>(bytes);
+    let _ = serde_json::from_slice::<HostFileBody>(bytes);
+    let _ = serde_json::from_slice::<ErrorBody>(bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use cocoonbox_core::backend::Enforcement;
@@ -287,18 +301,4 @@ mod tests {
         let read: CapabilityBody = serde_json::from_slice(&text).unwrap();
         assert_eq!(read.read("remote"), capabilities);
     }
-}
-
-/// Reads bytes as every message in turn.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn read_any(bytes: &[u8]) {
-    if let Ok(about) = serde_json::from_slice::<About>(bytes) {
-        let _ = about.capabilities.read("remote");
-    }
-    if let Ok(list) = serde_json::from_slice::<ClaimList>(bytes) {
-        list.sandboxes.into_iter().for_each(|row| drop(row.read()));
-    }
-    let _ = serde_json::from_slice::<MemoryBody>(bytes);
-    let _ = serde_json::from_slice::<HostFileBody>(bytes);
-    let _ = serde_json::from_slice::<ErrorBody>(bytes);
 }

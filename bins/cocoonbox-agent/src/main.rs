@@ -53,21 +53,17 @@ fn main() -> ExitCode {
 
 fn init() -> anyhow::Result<()> {
     // the lock's flock says that the box lives; held to the end of the process
-    let (channel, _lock) = match env::var_os("COCOONBOX_HANDOFF") {
-        Some(path) => {
-            cocoonbox_guest::settle_privileges().context("privileges cannot be given up")?;
-            cocoonbox_guest::harden().context("hardening failed")?;
-            let handed =
-                cocoonbox_guest::take_handoff(path.as_ref()).context("the node hands nothing over")?;
-            (handed.channel, Some(handed.lock))
-        }
-        None => {
-            cocoonbox_guest::harden().context("hardening failed")?;
-            let channel = UnixListener::from(inherited("COCOONBOX_GUEST_FD")?);
-            let lock =
-                env::var_os("COCOONBOX_LOCK_FD").map(|_| inherited("COCOONBOX_LOCK_FD")).transpose()?;
-            (channel, lock)
-        }
+    let (channel, _lock) = if let Some(path) = env::var_os("COCOONBOX_HANDOFF") {
+        cocoonbox_guest::settle_privileges().context("privileges cannot be given up")?;
+        cocoonbox_guest::harden().context("hardening failed")?;
+        let handed = cocoonbox_guest::take_handoff(path.as_ref()).context("the node hands nothing over")?;
+        cocoonbox_guest::confine(handed.filters).context("the filter of system calls is not taken")?;
+        (handed.channel, Some(handed.lock))
+    } else {
+        cocoonbox_guest::harden().context("hardening failed")?;
+        let channel = UnixListener::from(inherited("COCOONBOX_GUEST_FD")?);
+        let lock = env::var_os("COCOONBOX_LOCK_FD").map(|_| inherited("COCOONBOX_LOCK_FD")).transpose()?;
+        (channel, lock)
     };
     let door_socket = env::var_os("COCOONBOX_DOOR_SOCKET").map(PathBuf::from);
     let base =

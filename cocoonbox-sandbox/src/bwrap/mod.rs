@@ -2,7 +2,6 @@
 
 mod advice;
 mod arguments;
-mod call;
 mod cgroup;
 pub(crate) mod channel;
 mod config;
@@ -10,7 +9,6 @@ mod control;
 mod defence;
 pub(crate) mod disk;
 mod error;
-mod filter;
 mod hierarchy;
 mod hostname;
 pub(crate) mod image;
@@ -66,6 +64,8 @@ use map::Map;
 use registry::{Entry, Registry, check_uids, hold};
 use start::Places;
 use work::conflict;
+
+use crate::filter;
 
 /// Sandboxes made with bubblewrap on this machine, as root or as an ordinary user.
 ///

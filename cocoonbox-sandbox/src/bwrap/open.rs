@@ -321,7 +321,7 @@ fn take_again(inner: &Arc<Inner>, entry: &Arc<Entry>, record: &mut Record) {
             Ok(doors) => *hold(&entry.doors) = Some(doors),
             // its programs go on, and reach nothing outside until it is started anew
             Err(error) => {
-                tracing::error!(sandbox = %entry.id, %error, "a box's doors could not be bound again")
+                tracing::error!(sandbox = %entry.id, %error, "a box's doors could not be bound again");
             }
         }
     }

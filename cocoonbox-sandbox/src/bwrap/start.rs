@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use super::map::Map;
 use super::registry::{Entry, hold};
 use super::stage::{self, Stage};
 use super::work::left_behind;
-use super::{Inner, channel, disk, filter, process, serve, tree, volume};
+use super::{Inner, channel, disk, process, serve, tree, volume};
+use crate::filter;
 
 /// How long a guest has until it answers for the first time.
 const START_LIMIT: Duration = Duration::from_secs(15);
@@ -292,7 +293,7 @@ fn prepare(
             // those that hold the host name change while the box runs, so that it sees the files themselves
             let fixed = !image::NAMED.contains(name);
             let copy = if fixed { image::open_small(&places.etc.join(name)) } else { None };
-            etc_names.push((*name, copy.as_ref().map(|copy| copy.as_raw_fd())));
+            etc_names.push((*name, copy.as_ref().map(AsRawFd::as_raw_fd)));
             copies.extend(copy);
         }
         // user namespaces within are one defence, by bwrap and by the filter

@@ -207,14 +207,14 @@ mod tests {
         let from = private(&directory.path().join("from"))?;
         from.set_len(1 << 30)?;
         from.write_all_at(b"start", 0)?;
-        from.write_all_at(&[7; 100_000], 300 << 20)?;
+        from.write_all_at(&vec![7; 100_000], 300 << 20)?;
         let path = directory.path().join("to");
         let to = private(&path)?;
         copy(&from, &to)?;
         let found = fs::metadata(&path)?;
         assert_eq!(found.len(), 1 << 30);
         assert!(found.blocks() * 512 < 4 << 20, "{} blocks", found.blocks());
-        let mut bytes = [0; 100_002];
+        let mut bytes = vec![0; 100_002];
         to.read_exact_at(&mut bytes, (300 << 20) - 1)?;
         assert!(bytes[0] == 0 && bytes[1..=100_000].iter().all(|byte| *byte == 7) && bytes[100_001] == 0);
         let mut start = [0; 6];

@@ -94,6 +94,15 @@ pub(super) enum Standing {
 }
 
 impl Engine {
+    /// Returns whether an engine answers at `socket`.
+    pub(super) async fn answers(socket: &Path) -> bool {
+        let docker = Docker::connect_with_unix(&socket.to_string_lossy(), CALL_SECONDS, API_DEFAULT_VERSION);
+        match docker {
+            Ok(docker) => docker.ping().await.is_ok(),
+            Err(_) => false,
+        }
+    }
+
     /// Asks who answers on `socket`.
     pub(super) async fn connect(socket: &Path) -> Result<Self, Error> {
         let path = socket.to_string_lossy();

@@ -79,7 +79,7 @@ impl Service {
     /// Starts the service where it does not run, and waits until it answers.
     pub(super) async fn ensure(&self) -> Result<(), OpenError> {
         let _turn = self.turn.lock().await;
-        if hold(&self.child).as_mut().is_some_and(|child| !child.is_over()) && self.listens().await {
+        if hold(&self.child).as_mut().is_some_and(|child| !child.is_over()) && self.answers().await {
             return Ok(());
         }
         *hold(&self.child) = None;
@@ -111,14 +111,10 @@ impl Service {
         })
     }
 
-    /// Returns whether somebody listens: a service that was just killed may still be a process, and none that serves.
-    async fn listens(&self) -> bool {
-        let refused = [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound];
-        match tokio::net::UnixStream::connect(self.socket()).await {
-            Ok(_) => true,
-            // too busy to take one more is alive
-            Err(error) => !refused.contains(&error.kind()),
-        }
+    /// Returns whether it answers: a service that was just killed may still be a process that listens.
+    async fn answers(&self) -> bool {
+        let socket = self.socket();
+        serve::within(ANSWER_LIMIT, Engine::answers(&socket)).await == Some(true)
     }
 
     fn start(&self, log: &Path) -> io::Result<Child> {

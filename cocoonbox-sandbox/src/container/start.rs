@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cocoonbox_core::backend::{BackendError, Doors, HostFile, SandboxId};
+use cocoonbox_core::backend::{BackendError, Doors, HostFile, Nesting, SandboxId};
 
 use super::Inner;
 use super::engine::{Engine, Flavor, Standing};
@@ -22,6 +22,7 @@ use super::registry::{Entry, hold};
 use super::work::left_behind;
 use super::{serve, service};
 use crate::bwrap::{channel, disk, image, process};
+use crate::filter;
 
 /// How long a container's first process has to come for its descriptors, and then for its first answer.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -219,7 +220,8 @@ fn prepare(directory: &Path, record: &Record) -> io::Result<Prepared> {
         fs::set_permissions(places.etc.join(name), fs::Permissions::from_mode(0o644))?;
     }
     let channel: OwnedFd = channel::listen(&places.channel)?.into();
-    let handoff = Handoff::bind(&places.handoff, channel, lock.into())?;
+    let filters = filter::files(Nesting::Denied)?;
+    let handoff = Handoff::bind(&places.handoff, channel, lock.into(), filters)?;
     let doors = if record.doors == Doors::Bound { Some(bind_doors(&places.doors)?) } else { None };
     Ok((handoff, doors))
 }

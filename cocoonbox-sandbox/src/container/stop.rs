@@ -65,12 +65,9 @@ impl Inner {
             }
             Ok(())
         };
-        match serve::within(END_LIMIT, work).await {
-            Some(ended) => ended,
-            None => {
-                let error = io::Error::from(io::ErrorKind::TimedOut);
-                Err(unavailable("processes of the box did not end within 30 s", error))
-            }
-        }
+        serve::within(END_LIMIT, work).await.unwrap_or_else(|| {
+            let error = io::Error::from(io::ErrorKind::TimedOut);
+            Err(unavailable("processes of the box did not end within 30 s", error))
+        })
     }
 }

@@ -46,7 +46,7 @@ impl Line {
     pub(super) async fn left(&self) {
         let ended = either!(self.0, stream => stream.async_io(Interest::READABLE, || peek(stream)).await);
         if ended.is_ok_and(|count| count > 0) {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

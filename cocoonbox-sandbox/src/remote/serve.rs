@@ -57,7 +57,7 @@ where
         let left = end.saturating_duration_since(Instant::now());
         match ask(left.max(LEAST)).await {
             Err(CallError::Apart(_) | CallError::Lost(_)) if Instant::now() + PAUSE < end => {
-                sleep(PAUSE).await
+                sleep(PAUSE).await;
             }
             answer => return answer,
         }

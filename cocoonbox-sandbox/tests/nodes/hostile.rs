@@ -340,7 +340,7 @@ async fn a_node_that_dies_under_calls_is_unavailable_and_then_works_again() {
         assert!(matches!(client.wake(&claim.id).await, Err(BackendError::Unavailable { .. })));
         assert!(matches!(client.find(&ClaimFilter::all()).await, Err(BackendError::Unavailable { .. })));
         node.start_again().await;
-        assert_eq!(client.find(&ClaimFilter::all()).await.unwrap(), [claim.clone()]);
+        assert_eq!(client.find(&ClaimFilter::all()).await.unwrap(), std::slice::from_ref(&claim));
         client.wake(&claim.id).await.unwrap();
     }
 }

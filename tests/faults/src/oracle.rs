@@ -233,7 +233,9 @@ mod tests {
 
     fn told(entries: &[Entry]) -> Oracle {
         let mut oracle = Oracle::default();
-        entries.iter().for_each(|entry| oracle.note(entry));
+        for entry in entries {
+            oracle.note(entry);
+        }
         oracle
     }
 

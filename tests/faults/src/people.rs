@@ -9,11 +9,7 @@ use cocoonbox_oauth::{SqlUserStore, User, UserStore as _, renew_personal_token};
 
 /// A user and the token that it calls with.
 #[derive(Clone)]
-#[expect(
-    clippy::exhaustive_structs,
-    missing_debug_implementations,
-    reason = "a name and a token that nobody prints"
-)]
+#[expect(missing_debug_implementations, reason = "a name and a token that nobody prints")]
 pub struct Person {
     /// The user's id, which claims carry as their tenant.
     pub id: String,

@@ -67,9 +67,8 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    pub(crate) fn parts(&self) -> &'static [Part] {
-        &[Part::Server]
-    }
+    /// What can be killed.
+    pub(crate) const PARTS: &[Part] = &[Part::Server];
 
     pub(crate) fn node(&self) -> PathBuf {
         self.server.data().join("node")
@@ -238,7 +237,7 @@ async fn reckon(endpoint: &str, people: &[Person], notes: &Notes) -> Result<Vec<
     for (user, person) in people.iter().enumerate() {
         let client = connect(endpoint, person).await?;
         let mut boxes = client.list_boxes().await?;
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         while boxes.iter().any(|found| !found.operation_id.is_empty()) && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(100)).await;
             boxes = client.list_boxes().await?;
@@ -249,7 +248,7 @@ async fn reckon(endpoint: &str, people: &[Person], notes: &Notes) -> Result<Vec<
         let mut states: Vec<_> = boxes.iter().map(state).collect();
         for (found, state) in boxes.iter().zip(&mut states) {
             if !found.operation_id.is_empty() {
-                *state = "hibernating".to_owned();
+                "hibernating".clone_into(state);
                 faults.push(format!("operation {} on {} does not end", found.operation_id, found.id));
             }
         }

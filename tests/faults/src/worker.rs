@@ -318,17 +318,14 @@ impl Worker {
             Err(error) => error,
         };
         self.classify(what, &error);
-        match error {
-            ClientError::Refused { refusal, .. } => {
-                if let (Refusal::NotFound, Some(id)) = (refusal, id) {
-                    hold(&self.notes.oracle).not_found(id);
-                }
-                Answer::No
+        if let ClientError::Refused { refusal, .. } = error {
+            if let (Refusal::NotFound, Some(id)) = (refusal, id) {
+                hold(&self.notes.oracle).not_found(id);
             }
-            _ => {
-                self.lost = true;
-                Answer::Unclear
-            }
+            Answer::No
+        } else {
+            self.lost = true;
+            Answer::Unclear
         }
     }
 

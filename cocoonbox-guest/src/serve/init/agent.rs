@@ -73,6 +73,6 @@ async fn somebody(listeners: &[(&str, BorrowedFd<'_>)]) -> io::Result<()> {
         .iter()
         .map(|(_, listener)| sys::watch(listener.try_clone_to_owned()?, Interest::READABLE))
         .collect::<io::Result<Vec<_>>>()?;
-    let mut ready: FuturesUnordered<_> = watched.iter().map(|watched| watched.readable()).collect();
+    let mut ready: FuturesUnordered<_> = watched.iter().map(tokio::io::unix::AsyncFd::readable).collect();
     ready.next().await.transpose().map(drop)
 }

@@ -224,14 +224,6 @@ impl Inner {
         if member.answers() { Ok((member, own)) } else { Err(unavailable(member.absence())) }
     }
 
-    /// Folds a call's failure, and looks after the node when the failure is its silence.
-    fn failed(&self, member: &Member, error: CallError, about: About<'_>) -> BackendError {
-        if error.is_silence() {
-            member.suspect();
-        }
-        error.fold(member.client.address(), about)
-    }
-
     /// Asks one node; when it does not answer, the answer is what is known.
     async fn find_at(&self, member: &Member, filter: &ClaimFilter) -> Vec<Claim> {
         if member.answers() {
@@ -254,7 +246,7 @@ impl Inner {
                 && let Err(error) = self.put_cap(&member, tenant).await
             {
                 let silence = error.is_silence();
-                worse(&mut worst, self.failed(&member, error, About::default()));
+                worse(&mut worst, failed(&member, error, About::default()));
                 if silence {
                     continue;
                 }
@@ -263,7 +255,7 @@ impl Inner {
                 Ok(claim) => return Ok(member.made(claim)),
                 Err(error) => {
                     let unsent = matches!(error, CallError::Apart(_));
-                    let error = self.failed(&member, error, about);
+                    let error = failed(&member, error, about);
                     // what may have been done there must not be done elsewhere as well
                     if !unsent && error.retry() == Retry::LookFirst
                         || matches!(error, BackendError::Invalid { .. })
@@ -358,20 +350,20 @@ impl SandboxBackend for Fleet {
                 member.released(&own);
                 Ok(())
             }
-            Err(error) => Err(self.inner.failed(&member, error, About { id: Some(id), ..About::default() })),
+            Err(error) => Err(failed(&member, error, About { id: Some(id), ..About::default() })),
         }
     }
 
     async fn hibernate(&self, id: &SandboxId, to: HibernateTo) -> Result<Memory, BackendError> {
         let (member, own) = self.inner.reach(id)?;
         let slept = member.client.hibernate(&own, to).await;
-        slept.map_err(|error| self.inner.failed(&member, error, About { id: Some(id), ..About::default() }))
+        slept.map_err(|error| failed(&member, error, About { id: Some(id), ..About::default() }))
     }
 
     async fn wake(&self, id: &SandboxId) -> Result<Memory, BackendError> {
         let (member, own) = self.inner.reach(id)?;
         let woke = member.client.wake(&own).await;
-        woke.map_err(|error| self.inner.failed(&member, error, About { id: Some(id), ..About::default() }))
+        woke.map_err(|error| failed(&member, error, About { id: Some(id), ..About::default() }))
     }
 
     async fn connect(&self, id: &SandboxId, target: Target) -> Result<BoxedDuplex, BackendError> {
@@ -379,14 +371,14 @@ impl SandboxBackend for Fleet {
         let shown = target.to_string();
         let about = About { id: Some(id), target: Some(&shown), ..About::default() };
         let opened = member.client.connect(&own, target).await;
-        opened.map_err(|error| self.inner.failed(&member, error, about))
+        opened.map_err(|error| failed(&member, error, about))
     }
 
     async fn put_host_file(&self, id: &SandboxId, file: HostFile) -> Result<(), BackendError> {
         file.check()?;
         let (member, own) = self.inner.reach(id)?;
         let put = member.client.put_host_file(&own, file).await;
-        put.map_err(|error| self.inner.failed(&member, error, About { id: Some(id), ..About::default() }))
+        put.map_err(|error| failed(&member, error, About { id: Some(id), ..About::default() }))
     }
 
     fn tenants(&self) -> Option<&dyn Tenants> {
@@ -414,15 +406,23 @@ impl Tenants for Fleet {
             return Err(unavailable(first.unwrap_or_default()));
         }
         let put = join_all(there.iter().map(|member| inner.put_cap(member, tenant))).await;
-        let failed = there.iter().zip(put).find_map(|(member, put)| Some((member, put.err()?)));
-        match failed {
+        let refused = there.iter().zip(put).find_map(|(member, put)| Some((member, put.err()?)));
+        match refused {
             // whoever does not answer is told before it is claimed at
             Some((member, error)) if error.is_silence() && there.len() > 1 => {
-                inner.failed(member, error, About::default());
+                failed(member, error, About::default());
                 Ok(())
             }
-            Some((member, error)) => Err(inner.failed(member, error, About::default())),
+            Some((member, error)) => Err(failed(member, error, About::default())),
             None => Ok(()),
         }
     }
+}
+
+/// Folds a call's failure, and looks after the node when the failure is its silence.
+fn failed(member: &Member, error: CallError, about: About<'_>) -> BackendError {
+    if error.is_silence() {
+        member.suspect();
+    }
+    error.fold(member.client.address(), about)
 }

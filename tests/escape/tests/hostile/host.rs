@@ -8,8 +8,11 @@ use cocoonbox_stories::{Server, eventually};
 
 use super::{Outcome, attacker};
 
-/// What lies outside of boxes and must stay as it is: by content, mode and owner.
-fn state(path: &Path) -> std::io::Result<Vec<(String, u32, u32, Vec<u8>)>> {
+/// A file by name, mode, owner and content.
+type Found = (String, u32, u32, Vec<u8>);
+
+/// What lies outside of boxes and must stay as it is.
+fn state(path: &Path) -> std::io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -126,7 +129,8 @@ fn a_program_that_a_box_marks_setuid_serves_nobody_on_the_host() -> Outcome {
     // nobody but whoever runs the node gets to it
     let closed = tool.ancestors().skip(1).any(|folder| {
         fs::metadata(folder).is_ok_and(|about| {
-            about.mode() & 0o077 == 0 && about.uid() != fs::metadata(tool).map_or(0, |tool| tool.uid())
+            about.mode().trailing_zeros() >= 6
+                && about.uid() != fs::metadata(tool).map_or(0, |tool| tool.uid())
         })
     });
     if !nix::unistd::Uid::effective().is_root() {

@@ -3,6 +3,8 @@
 //! Three programs, each with one answer, as a program has one only. A call of another architecture (32-bit x86) kills
 //! its process; the kernel takes the strictest answer of the three.
 
+mod call;
+
 use std::collections::BTreeMap;
 use std::io::{self, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -16,7 +18,7 @@ use seccompiler::{
     SeccompFilter, SeccompRule, TargetArch,
 };
 
-use super::call::{ALLOWED, ALLOWED_OLD, NESTING, REFUSED, REFUSED_OLD};
+use call::{ALLOWED, ALLOWED_OLD, NESTING, REFUSED, REFUSED_OLD};
 
 /// Rules by system call; a call without a rule matches whatever its arguments.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -29,12 +31,12 @@ fn programs(nesting: Nesting) -> &'static [Vec<u8>] {
 }
 
 /// Whether there is a filter for this machine's architecture.
-pub(super) fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     !programs(Nesting::Denied).is_empty()
 }
 
 /// Makes a descriptor for each of a box's programs, in the order in which they are to be installed.
-pub(super) fn files(nesting: Nesting) -> io::Result<Vec<OwnedFd>> {
+pub(crate) fn files(nesting: Nesting) -> io::Result<Vec<OwnedFd>> {
     let file = |program: &Vec<u8>| {
         let descriptor = rustix::fs::memfd_create("system-calls", rustix::fs::MemfdFlags::CLOEXEC)
             .map(std::fs::File::from);
