@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
 use nix::libc;
 
@@ -171,7 +171,12 @@ pub(crate) fn parent_namespace(arguments: &[&str]) -> Try {
         File::open(format!("/proc/{pid}/ns/{name}")).map_err(Stop::of("open"))?
     };
     let request = if matches!(name, "user" | "pid") { PARENT } else { OWNER };
-    drop(own(call("ioctl", libc::SYS_ioctl, &[file.as_raw_fd() as usize, request, 0])?));
+    let around = File::from(own(call("ioctl", libc::SYS_ioctl, &[file.as_raw_fd() as usize, request, 0])?));
+    // who owns what it is in itself has got nowhere
+    let inode = |file: std::io::Result<fs::Metadata>| file.map(|file| file.ino()).map_err(Stop::of("stat"));
+    if request == OWNER && inode(around.metadata())? == inode(fs::metadata("/proc/self/ns/user"))? {
+        return Err(Stop::Nothing("it is its own".to_owned()));
+    }
     Ok("the namespace around".to_owned())
 }
 
