@@ -52,5 +52,5 @@ bench-density: ## measures what a thousand boxes cost that nobody uses
 fuzz: ## fuzzes what reads foreign bytes, 30 s for each target
 	@scripts/fuzz.sh
 
-soak: ## the long tests: COCOONBOX_SOAK=1 makes the stories' loops long
-	@COCOONBOX_SOAK=1 scripts/test.sh
+soak: ## the long tests: 200 kills, thousands of connections, the contract on Docker
+	@scripts/soak.sh

@@ -69,6 +69,7 @@ impl DbOptions {
 pub struct Db {
     pools: Pools,
     hub: Option<Arc<Hub>>,
+    file: Option<Arc<Path>>,
 }
 
 impl Db {
@@ -90,7 +91,7 @@ impl Db {
                     .acquire_timeout(options.patience)
                     .connect_with((**connect).clone())
                     .await?;
-                Ok(Self { pools: Pools::Postgres(pool), hub: None })
+                Ok(Self { pools: Pools::Postgres(pool), hub: None, file: None })
             }
         }
     }
@@ -115,7 +116,8 @@ impl Db {
             })
             .connect_with(connect)
             .await?;
-        Ok(Self { pools: Pools::Sqlite(pool), hub: Some(Hub::of(&path)) })
+        let hub = Hub::of(&path);
+        Ok(Self { pools: Pools::Sqlite(pool), hub: Some(hub), file: Some(path.into()) })
     }
 
     /// Returns which database answers.
@@ -137,6 +139,11 @@ impl Db {
     /// Lends the pool to [`on!`](crate::on).
     pub const fn pools(&self) -> &Pools {
         &self.pools
+    }
+
+    /// Returns the file of a SQLite database.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     pub(crate) fn hub(&self) -> Option<&Arc<Hub>> {

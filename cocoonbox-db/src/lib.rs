@@ -3,6 +3,7 @@
 
 mod db;
 mod error;
+mod hold;
 mod migrate;
 mod notice;
 #[cfg(feature = "testkit")]
@@ -12,6 +13,7 @@ mod url;
 
 pub use db::{Db, DbOptions, Engine, Pools};
 pub use error::DbError;
+pub use hold::{Hold, Use};
 pub use migrate::{Migration, MigrationError, Migrations};
 pub use notice::{CHANNEL_MAX, Listener, Notice, PAYLOAD_MAX};
 pub use tx::Tx;

@@ -123,7 +123,10 @@ impl Db {
         let mut tx = self.begin().await?;
         if let crate::tx::TxInner::Postgres(tx) = tx.inner() {
             // held to the end of the transaction, before the table is looked at
-            sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(lock_key(owner)).execute(&mut **tx).await?;
+            sqlx::query("SELECT pg_advisory_xact_lock($1)")
+                .bind(lock_key("migrations", owner))
+                .execute(&mut **tx)
+                .await?;
         }
         let table = format!("{owner}_schema_migrations");
         let create = format!(
@@ -196,9 +199,9 @@ fn compare(
     Ok(())
 }
 
-/// A lock of its own for each owner, the same in every program.
-fn lock_key(owner: &str) -> i64 {
-    let digest = Sha256::digest(format!("cocoonbox migrations {owner}").as_bytes());
+/// A lock of its own for each purpose and name, the same in every program.
+pub(crate) fn lock_key(purpose: &str, name: &str) -> i64 {
+    let digest = Sha256::digest(format!("cocoonbox {purpose} {name}").as_bytes());
     digest.iter().take(8).fold(0_i64, |key, byte| (key << 8) | i64::from(*byte))
 }
 

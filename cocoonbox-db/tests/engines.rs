@@ -5,7 +5,7 @@ use std::time::Duration;
 use cocoonbox_core::{Retry, Timestamp};
 use cocoonbox_db::testkit::{TestDb, statements_are_taken};
 use cocoonbox_db::{
-    DatabaseUrl, Db, DbError, DbOptions, Migration, MigrationError, Migrations, Notice, on, on_tx, sqlx,
+    DatabaseUrl, Db, DbError, DbOptions, Migration, MigrationError, Migrations, Notice, Use, on, on_tx, sqlx,
 };
 
 const JARS: &str = "CREATE TABLE jars (id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, n BIGINT NOT NULL CHECK (n >= 0), \
@@ -32,6 +32,7 @@ cocoonbox_db::both_engines! {
     writers_wait_for_one_another
     a_closed_database_is_unavailable
     no_error_tells_a_value
+    a_name_is_held_alone_or_shared
 }
 
 async fn jars(db: &Db) {
@@ -318,4 +319,29 @@ async fn what_is_no_database_is_refused_by_kind() {
     let silent = open("postgres://canary:canary@127.0.0.1:1/canary".parse().expect("a URL")).await;
     assert!(matches!(silent, DbError::Unavailable { .. }), "{silent:?}");
     assert!(!format!("{silent} {silent:?}").contains("canary"), "{silent:?}");
+}
+
+async fn a_name_is_held_alone_or_shared(db: &TestDb) {
+    let other = db.reopen().await;
+    let first = db.hold("node", Use::Alone).await.expect("an answer");
+    assert!(first.is_some());
+    for share in [Use::Alone, Use::Shared] {
+        assert!(other.hold("node", share).await.expect("an answer").is_none(), "{share:?}");
+    }
+    assert!(other.hold("edge", Use::Alone).await.expect("an answer").is_some(), "another name is free");
+    drop(first);
+    // PostgreSQL takes a moment to see that a session is over
+    let retaken = async {
+        loop {
+            if let Some(hold) = other.hold("node", Use::Shared).await.expect("an answer") {
+                return hold;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let shared = tokio::time::timeout(Duration::from_secs(10), retaken).await.expect("it is free again");
+    let also = db.hold("node", Use::Shared).await.expect("an answer");
+    assert!(also.is_some(), "those who share do not exclude one another");
+    assert!(db.hold("node", Use::Alone).await.expect("an answer").is_none());
+    drop((shared, also));
 }

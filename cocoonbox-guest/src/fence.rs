@@ -11,7 +11,7 @@ use landlock::{
 const WRITTEN_FOR: ABI = ABI::V6;
 
 /// Where programs may write, beside their home.
-const WRITABLE: &[&str] = &["/workspace", "/tmp", "/dev/shm", "/run"];
+const WRITABLE: &[&str] = &["/workspace", "/tmp", "/var/tmp", "/dev/shm", "/run"];
 
 /// Where programs may write to what is there, which is the kernel's to allow, and make nothing.
 const KERNELS_OWN: &[&str] = &["/dev", "/proc"];

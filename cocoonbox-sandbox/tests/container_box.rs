@@ -12,7 +12,7 @@ use cocoonbox_core::backend::{
     HostFileName, Memory, NetworkMode, SandboxBackend, SandboxId,
 };
 use cocoonbox_core::{ImageName, SystemClock, SystemEntropy};
-use cocoonbox_sandbox::testkit::PodmanForTests;
+use cocoonbox_sandbox::testkit::{EngineForTests as _, PodmanForTests, image};
 use cocoonbox_sandbox::{ContainerBackend, ContainerConfig, EngineChoice, OpenError};
 use common::{Outcome, eventually, printed, run, sh};
 
@@ -37,7 +37,7 @@ struct Node {
 impl Node {
     async fn open() -> Result<Self, Box<dyn Error>> {
         let directory = tempfile::tempdir()?;
-        let backend = open(engine()?.config(directory.path().join("data"), common::agent())).await?;
+        let backend = open(engine()?.config(&directory.path().join("data"), &common::agent())).await?;
         Ok(Self { directory, backend })
     }
     fn data(&self) -> PathBuf {
@@ -63,7 +63,7 @@ fn a_box_has_no_privilege_and_no_network_but_the_doors_address() -> Outcome {
     run(async || {
         let node = Node::open().await?;
         let backend = &*node.backend;
-        let wanted = request(PodmanForTests::image())
+        let wanted = request(image())
             .with_doors(Doors::Bound)
             .with_network(NetworkMode::Egress)
             .with_hostname("a-box")
@@ -115,7 +115,7 @@ fn a_box_has_no_privilege_and_no_network_but_the_doors_address() -> Outcome {
         let uid: u32 = uid.split_whitespace().next().ok_or("a uid")?.parse()?;
         if common::is_root() {
             assert!(uid >= 0x7200_0000, "a box of root's is uid {uid} on the host");
-            let other = backend.claim(request(PodmanForTests::image())).await?.id;
+            let other = backend.claim(request(image())).await?.id;
             let status =
                 std::fs::read_to_string(format!("/proc/{}/status", first_process(&node.data(), &other)?))?;
             assert!(!status.contains(&uid.to_string()), "two boxes are one uid");
@@ -135,7 +135,7 @@ fn limits_that_capabilities_call_enforced_hold() -> Outcome {
             assert_eq!((limits.cpu, limits.pids), (Enforcement::Absent, Enforcement::Absent));
             return node.end().await;
         }
-        let id = backend.claim(request(PodmanForTests::image())).await?.id;
+        let id = backend.claim(request(image())).await?.id;
         let hold = |mib: u32| format!("head -c {mib}m /dev/zero | tail -c {mib}m | wc -c");
         let ran = sh(backend, &id, &hold(64)).await?;
         assert_eq!(ran.out.trim(), (64 << 20).to_string());
@@ -242,14 +242,14 @@ fn a_service_of_its_own_ends_with_the_node_and_its_boxes_do_not() -> Outcome {
 fn a_container_of_no_claim_is_removed_when_the_node_opens() -> Outcome {
     run(async || {
         let node = Node::open().await?;
-        let id = node.backend.claim(request(PodmanForTests::image())).await?.id;
-        let kept = node.backend.claim(request(PodmanForTests::image())).await?.id;
+        let id = node.backend.claim(request(image())).await?.id;
+        let kept = node.backend.claim(request(image())).await?.id;
         let pid = first_process(&node.data(), &id)?;
         let Node { directory, backend } = node;
         drop(backend);
         let data = directory.path().join("data");
         std::fs::rename(data.join("claims").join(id.as_str()), directory.path().join("lost"))?;
-        let backend = open(engine()?.config(&data, common::agent())).await?;
+        let backend = open(engine()?.config(&data, &common::agent())).await?;
         eventually("it is ended", async || !Path::new(&format!("/proc/{pid}/ns")).exists()).await?;
         assert_eq!(printed(&*backend, &kept, "echo here").await?, "here");
         Node { directory, backend }.end().await
@@ -270,8 +270,9 @@ fn an_engine_that_is_not_there_is_named() -> Outcome {
         let missing = EngineChoice::Podman { program: "/nowhere/podman".into() };
         let error = open(config(missing)).await.expect_err("there is no such program");
         assert!(error.to_string().contains("apt-get install"), "{error}");
-        let config =
-            engine()?.config(directory.path().join("data"), common::agent()).with_runtime("no-such-runtime");
+        let config = engine()?
+            .config(&directory.path().join("data"), &common::agent())
+            .with_runtime("no-such-runtime");
         let error = open(config).await.expect_err("there is no such runtime");
         assert!(error.to_string().contains("no-such-runtime"), "{error}");
         Ok(())

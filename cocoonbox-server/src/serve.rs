@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use cocoonbox_boxes::edge::{Authenticate, Edge, Pool, serve};
@@ -9,7 +10,7 @@ use cocoonbox_boxes::store::SqlStore;
 use cocoonbox_boxes::{Caller, Engine, EngineConfig, Limits};
 use cocoonbox_core::backend::{NetworkMode, PoolKey, PoolTarget, SandboxBackend, Size};
 use cocoonbox_core::{Clock, Entropy, SystemClock, SystemEntropy};
-use cocoonbox_db::{DatabaseUrl, Db, DbOptions};
+use cocoonbox_db::{DatabaseUrl, Db, DbOptions, Hold, Use};
 use cocoonbox_oauth::{AccessToken, FirstStart, ServiceOptions, SqlUserStore, TokenIndex};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -79,6 +80,7 @@ pub async fn run(
     let users = Arc::new(SqlUserStore::open(db.clone(), clock.now()).await.context("the users' tables")?);
     let changes = users.changes().await.context("the users' tables")?;
 
+    let _sole = sole(&db, &config).await?;
     let nodes = crate::node::Nodes::open(&config, &data, &clock, &entropy).await?;
     let boxes = SqlStore::open(db.clone(), clock.now()).await.context("the boxes' tables")?;
     let pool = Arc::new(Pool::default());
@@ -113,6 +115,27 @@ pub async fn run(
     tokio::join!(serve(listener, router, shutdown.clone()), engine.serve(shutdown.clone()), tokens, nodes);
     db.close().await;
     Ok(())
+}
+
+/// Makes sure that no server compares this database's boxes with sandboxes of which it sees but its own: it would hold
+/// every other's for dead.
+async fn sole(db: &Db, config: &ServerConfig) -> anyhow::Result<Hold> {
+    let share = if config.nodes.is_empty() { Use::Alone } else { Use::Shared };
+    let mut patience = 0;
+    loop {
+        if let Some(hold) = db.hold("node", share).await.context("the database cannot be taken")? {
+            return Ok(hold);
+        }
+        // one that was just ended may not be over yet
+        patience += 1;
+        if patience > 50 {
+            bail!(
+                "another server uses this database, and one of the two keeps boxes on its own machine: stop the \
+                 other, or give both --node URL, so that they see the same nodes"
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// Has the backend keep sandboxes ready for what a new box asks for. Without them a box only starts more slowly.

@@ -93,7 +93,8 @@ pub(super) struct Plan {
 
 impl Plan {
     fn environment(&self) -> Vec<(&'static str, &'static str)> {
-        let mut list = vec![("COCOONBOX_HANDOFF", "/run/cocoonbox-handoff/node.sock")];
+        let mut list =
+            vec![("COCOONBOX_HANDOFF", "/run/cocoonbox-handoff/node.sock"), ("COCOONBOX_FENCE", "files")];
         if self.doors {
             list.push(("COCOONBOX_DOOR_SOCKET", "/run/cocoonbox-doors/door.sock"));
         }

@@ -3,6 +3,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 #![allow(clippy::print_stdout, reason = "tests say what they leave out")]
 
+pub mod containers;
+
 use std::error::Error;
 use std::future::Future;
 use std::path::{Path, PathBuf};

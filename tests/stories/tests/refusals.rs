@@ -32,6 +32,22 @@ fn a_data_directory_has_one_server() {
 }
 
 #[test]
+fn a_database_whose_boxes_are_on_another_servers_machine_is_refused() {
+    let server = Server::start();
+    server.cli(&["box", "ensure"]).ok();
+    server.sh("echo kept > /workspace/file");
+    let other = Server::prepare(Account::Own);
+    let file = other.scratch().join("database");
+    fs::write(&file, format!("sqlite:{}", server.data().join("cocoonbox.db").display())).expect("own folder");
+    let mut second = other.up(&["--database-url-file"]);
+    let run = output(second.arg(file), b"");
+    assert!(run.failed(1).contains("--node URL"), "{run:?}");
+    // what the second one does not see is not dead
+    assert_eq!(server.sh("cat /workspace/file"), "kept");
+    assert_eq!(server.json(&["box", "show", "main"])["state"], "running");
+}
+
+#[test]
 fn a_data_directory_of_someone_else_is_refused() {
     if !Uid::effective().is_root() {
         eprintln!("left out: only root can give a directory away");

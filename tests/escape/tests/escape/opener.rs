@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cocoonbox_core::backend::SandboxBackend;
 use cocoonbox_core::{ImageName, SystemClock, SystemEntropy};
-use cocoonbox_sandbox::testkit::PodmanForTests;
+use cocoonbox_sandbox::testkit::{EngineForTests as _, PodmanForTests, image};
 use cocoonbox_sandbox::{BwrapBackend, BwrapConfig, ContainerBackend, Defence};
 use cocoonbox_stories::agent;
 
@@ -60,7 +60,7 @@ pub(crate) struct Podman;
 #[async_trait]
 impl Opener for Podman {
     async fn open(&self, data: &Path, _: &[Defence]) -> Result<Arc<dyn SandboxBackend>, Error> {
-        let config = PodmanForTests::shared()?.config(data, agent());
+        let config = PodmanForTests::shared()?.config(data, &agent());
         let backend = ContainerBackend::open(config, Arc::new(SystemClock), Arc::new(SystemEntropy)).await?;
         Ok(backend)
     }
@@ -70,6 +70,6 @@ impl Opener for Podman {
     }
 
     fn image(&self) -> ImageName {
-        PodmanForTests::image()
+        image()
     }
 }

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# The long tests: all of `make test` with its loops made long, and what needs a Docker daemon (its own, ended after).
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+need_cargo
+need dockerd=docker.io docker=docker.io
+cd "$root"
+failed=0
+COCOONBOX_SOAK=1 scripts/test.sh || failed=$?
+export COCOONBOX_AGENT=$root/target/agent/cocoonbox-agent
+cargo test -p cocoonbox-sandbox --test container_docker || failed=$?
+exit "$failed"
