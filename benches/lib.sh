@@ -22,6 +22,8 @@ config_dirs=()
 clean_up() {
     local status=$? pid directory box
     trap - EXIT
+    # everything is tried, whatever of it fails
+    set +e
     # boxes outlive the server by design
     for directory in "${config_dirs[@]}"; do
         COCOONBOX_CONFIG_DIR=$directory "$programs/cocoonbox" --json box ls 2>/dev/null |

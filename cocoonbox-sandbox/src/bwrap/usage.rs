@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::tree;
 
-/// How deep directories may be nested.
-pub(super) const MAX_DEPTH: usize = 500;
+/// How deep the way down is kept open; what lies deeper is looked at later, from where it begins.
+const MAX_DEPTH: usize = 500;
+/// How many directories may wait for that.
+const MAX_LATER: usize = 64;
 /// Descriptors of one process that are looked through for removed files.
 const MAX_DESCRIPTORS: usize = 100_000;
 
@@ -37,7 +39,7 @@ impl Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Used(Usage),
-    /// Directories are nested deeper than anybody has reason to.
+    /// More directories are nested deeper than anybody has reason to.
     TooDeep,
 }
 
@@ -47,8 +49,14 @@ pub(super) fn measure(directory: &Path, most: u64) -> io::Result<Found> {
     let mut used = Usage::default();
     // a file under several names counts once
     let mut linked = HashSet::new();
-    let mut open = vec![Dir::new(tree::open_directory(CWD, &name)?)?];
-    while let Some(current) = open.last_mut() {
+    let mut open = Vec::new();
+    let mut later = vec![tree::open_directory(CWD, &name)?];
+    while used.files <= most {
+        let Some(current) = open.last_mut() else {
+            let Some(directory) = later.pop() else { break };
+            open.push(Dir::new(directory)?);
+            continue;
+        };
         let Some(entry) = current.read() else {
             open.pop();
             continue;
@@ -70,13 +78,11 @@ pub(super) fn measure(directory: &Path, most: u64) -> io::Result<Found> {
             used.files += 1;
             used.bytes = used.bytes.saturating_add(stat.st_blocks.max(0) as u64 * 512);
         }
-        if used.files > most {
-            break;
-        }
         if is_directory {
             // what its owner took the rights from is opened all the same, or it would be a place to hide things in
             match tree::open_directory(at, name) {
                 Ok(below) if open.len() < MAX_DEPTH => open.push(Dir::new(below)?),
+                Ok(below) if later.len() < MAX_LATER => later.push(below),
                 Ok(_) => return Ok(Found::TooDeep),
                 // gone, or another user's
                 Err(_) => {}
@@ -132,14 +138,31 @@ mod tests {
         Ok(())
     }
 
-    #[test]
-    fn what_is_nested_without_end_is_found_out() -> io::Result<()> {
-        let directory = tempfile::tempdir()?;
-        let mut at =
-            rustix::fs::open(directory.path(), rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty())?;
-        for _ in 0..MAX_DEPTH + 5 {
+    fn chain(from: impl std::os::fd::AsFd, length: usize) -> io::Result<std::os::fd::OwnedFd> {
+        let mut at = from.as_fd().try_clone_to_owned()?;
+        for _ in 0..length {
             rustix::fs::mkdirat(&at, "d", rustix::fs::Mode::RWXU)?;
             at = rustix::fs::openat(&at, "d", rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty())?;
+        }
+        Ok(at)
+    }
+
+    #[test]
+    fn what_is_nested_deep_is_counted_and_what_is_so_many_times_is_found_out() -> io::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let top = File::open(directory.path())?;
+        let deep = chain(&top, 3 * MAX_DEPTH)?;
+        let files = |found| if let Found::Used(used) = found { used.files } else { 0 };
+        assert_eq!(files(measure(directory.path(), 10_000)?), 3 * MAX_DEPTH as u64);
+        for nth in 0..MAX_DEPTH {
+            rustix::fs::mkdirat(&deep, format!("{nth}"), rustix::fs::Mode::RWXU)?;
+        }
+        assert_eq!(files(measure(directory.path(), 10_000)?), 4 * MAX_DEPTH as u64);
+        tree::clear(directory.path())?;
+
+        let deep = chain(&top, MAX_DEPTH - 1)?;
+        for nth in 0..=MAX_LATER {
+            rustix::fs::mkdirat(&deep, format!("{nth}"), rustix::fs::Mode::RWXU)?;
         }
         assert_eq!(measure(directory.path(), 10_000)?, Found::TooDeep);
         tree::clear(directory.path())

@@ -232,7 +232,7 @@ fn grace(used: &Usage, tier: &Tier, first: bool) -> Usage {
 fn judge(found: &Found, tier: &Tier, over: Option<&Over>, short: Option<u64>) -> Verdict {
     const MIB: u64 = 1024 * 1024;
     let Found::Used(used) = found else {
-        return Verdict::Hold(format!("its directories are nested more than {} deep", usage::MAX_DEPTH));
+        return Verdict::Hold("too many of its directories are nested too deep to be counted".to_owned());
     };
     let own = allowed(tier, None);
     if !used.fits(&allowed(tier, over)) {
