@@ -60,8 +60,9 @@ async fn main() -> Result<()> {
         None => alone("relay-rtt", mine, "ms")?,
     }
     bytes(&plan, &ours(&["cat", "/workspace/big"]), theirs(&["cat", &big(&plan)]))?;
-    tree(&plan, &client, &id).await?;
-    remove(&client, &id).await
+    tree(&plan, &id).await?;
+    // the connection of before has had nobody to answer for it meanwhile
+    remove(&connect(&plan.endpoint, &plan.token_file).await?, &id).await
 }
 
 fn command(first: &[String], rest: &[&str]) -> Vec<String> {
@@ -135,7 +136,7 @@ fn bytes(plan: &Plan, ours: &[String], theirs: Option<Vec<String>>) -> Result<()
 }
 
 /// Times rsync of a tree of small files into an empty directory, three times.
-async fn tree(plan: &Plan, client: &Client, id: &BoxRef) -> Result<()> {
+async fn tree(plan: &Plan, id: &BoxRef) -> Result<()> {
     let from = plan.work.join("tree");
     for nth in 0..plan.files {
         let directory = from.join(format!("{:02}", nth % 100));
@@ -164,7 +165,8 @@ async fn tree(plan: &Plan, client: &Client, id: &BoxRef) -> Result<()> {
             std::fs::remove_dir_all(target)?;
         }
     }
-    let there = said(client, id, "find /workspace/trees/2 -type f | wc -l").await?;
+    let client = connect(&plan.endpoint, &plan.token_file).await?;
+    let there = said(&client, id, "find /workspace/trees/2 -type f | wc -l").await?;
     ensure!(there == plan.files.to_string(), "{there} files came");
     let figure = "rsync-tree";
     if peer.is_empty() {

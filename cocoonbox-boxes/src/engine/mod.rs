@@ -11,6 +11,7 @@ mod reconcile;
 mod schedule;
 mod serve;
 mod tick;
+mod turn;
 mod verb;
 mod watch;
 
@@ -63,6 +64,7 @@ pub(crate) struct Inner {
     notices: notice::Notices,
     holds: Arc<hold::Holds>,
     jumps: jump::Jumps,
+    turns: turn::Turns,
     hooks: RwLock<Vec<Arc<dyn BeforeSleep>>>,
     /// The boxes that a task of this process works on.
     at_work: Mutex<HashSet<BoxId>>,
@@ -88,6 +90,7 @@ impl Engine {
             notices: notice::Notices::default(),
             holds,
             jumps: jump::Jumps::default(),
+            turns: turn::Turns::default(),
             hooks: RwLock::default(),
             at_work: Mutex::default(),
             work: tokio_util::task::TaskTracker::new(),

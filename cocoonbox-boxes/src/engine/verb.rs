@@ -329,8 +329,13 @@ impl Inner {
             {
                 return Ok(answer);
             }
+            // until it is written; what may take long waits without it
+            let mut turn = Some(self.turns.of(owner).await);
             let owned = self.store.owned(owner).await?;
             let plan = plan(self, &owned, self.fresh()?)?;
+            if plan.wants_it_running() {
+                turn = None;
+            }
             if plan.wants_it_running() && self.is_down(&plan.box_id).await {
                 self.settle(&plan.box_id).await?;
                 turns += 1;
@@ -339,6 +344,7 @@ impl Inner {
             let Plan { stored, box_id, command } = plan;
             let in_doubt = |record: &BoxRecord| (record.unsettled || record.away) && record.pending.is_none();
             if !looked && stored.as_ref().is_some_and(|stored| in_doubt(&stored.record)) {
+                drop(turn);
                 self.settle(&box_id).await?;
                 looked = true;
                 turns += 1;
@@ -349,6 +355,7 @@ impl Inner {
             let decision = match decide(before, command, now) {
                 Ok(decision) => decision,
                 Err(Refusal::Busy { operation }) => {
+                    drop(turn);
                     self.wait_end(&box_id, &operation).await?;
                     continue;
                 }
@@ -392,6 +399,7 @@ impl Inner {
                 }
                 Err(error) => return Err(error.into()),
             }
+            drop(turn);
             self.notices.tell(&box_id);
             serve::work(self, &box_id, &decision);
             return Ok(started);

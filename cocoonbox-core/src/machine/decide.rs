@@ -28,7 +28,7 @@ pub fn decide(record: Option<&BoxRecord>, command: Command, now: Timestamp) -> R
             unsettled: false,
             away: false,
             created_at: now,
-            last_used_at: None,
+            last_used_at: Some(now),
             last_saved_at: None,
             woke_at: None,
             hibernated_at: None,

@@ -75,6 +75,24 @@ impl Cgroups {
         found
     }
 
+    /// Takes the kernel's lock under which a process joins a cgroup of version 2, and lets it go again.
+    ///
+    /// Whoever takes it first waits until every processor was seen elsewhere, some 7 ms; the next one, shortly after,
+    /// does not. Called in time, that wait lies beside other work. It moves this process to where it is.
+    pub(super) fn hurry(&self) {
+        if self.unified.is_none() {
+            return;
+        }
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let (mounts, own) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
+        let place = own_path(&own, Hierarchy::Unified)
+            .and_then(|own| mounts_of(&mounts, Hierarchy::Unified).find_map(|mount| mount.shows(own)));
+        if let Some(place) = place {
+            // where it may not, boxes only start more slowly
+            let _ = fs::write(place.join(MEMBERS), "0");
+        }
+    }
+
     /// Whether the kernel holds boxes still.
     pub(super) fn freezes(&self) -> bool {
         self.unified.is_some()

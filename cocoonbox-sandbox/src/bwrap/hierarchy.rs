@@ -25,6 +25,10 @@ impl Mount<'_> {
         let inside = !below.is_empty() && !below.split('/').any(|part| part == "..");
         inside.then(|| self.point.join(below))
     }
+    /// Returns where this mount shows the cgroup `path`, be it its root.
+    pub(super) fn shows(&self, path: &str) -> Option<PathBuf> {
+        if self.root == path { Some(self.point.to_owned()) } else { self.place(path) }
+    }
 }
 
 /// Returns the mounts of a hierarchy.
@@ -98,6 +102,9 @@ mod tests {
         assert_eq!(own_path("4:memory:/a\n", Hierarchy::Unified), None);
         assert_eq!(mount("/").place("/user.slice/b"), Some("/m/user.slice/b".into()));
         assert_eq!(mount("/user.slice").place("/user.slice/b"), Some("/m/b".into()));
+        assert_eq!(mount("/").shows("/"), Some("/m".into()));
+        assert_eq!(mount("/user.slice").shows("/user.slice"), Some("/m".into()));
+        assert_eq!(mount("/user.slice").shows("/user.slice/b"), Some("/m/b".into()));
         for (root, path) in [("/", "/"), ("/a", "/a"), ("/a", "/ab"), ("/", "/../a"), ("/a", "/b"), ("/", "")]
         {
             assert_eq!(mount(root).place(path), None, "{root} {path}");

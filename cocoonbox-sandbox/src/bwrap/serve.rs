@@ -36,6 +36,11 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
 }
 
+/// Does blocking work that nobody waits for.
+pub(super) fn aside(work: impl FnOnce() + Send + 'static) {
+    drop(tokio::task::spawn_blocking(work));
+}
+
 /// Waits.
 pub(crate) async fn pause(span: Duration) {
     tokio::time::sleep(span).await;

@@ -192,8 +192,15 @@ async fn attempt(
     let written = record.clone();
     let written = serve::blocking(move || beside(written));
     let channel = Places::of(&entry.directory).channel;
-    let (answered, written) =
-        tokio::join!(serve::within(START_LIMIT, first_answer(&entry.id, &channel)), written);
+    let answer = async {
+        let answered = first_answer(&entry.id, &channel).await;
+        // its agent starts when somebody comes: now, and not when the first command waits for it
+        if answered.is_ok() {
+            let _ = channel::dial_agent(&channel).await;
+        }
+        answered
+    };
+    let (answered, written) = tokio::join!(serve::within(START_LIMIT, answer), written);
     match answered {
         Some(Ok(())) => {}
         Some(Err(error)) => {
