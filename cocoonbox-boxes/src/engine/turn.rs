@@ -39,7 +39,8 @@ mod tests {
     #[tokio::test]
     async fn one_owner_takes_turns_and_two_do_not_wait() {
         let turns = Turns::default();
-        let (one, other): (UserId, UserId) = ("one".parse().unwrap(), "other".parse().unwrap());
+        let user = || UserId::random(&cocoonbox_core::SystemEntropy).unwrap();
+        let (one, other) = (user(), user());
         let first = turns.of(&one).await;
         assert!(turns.of(&one).now_or_never().is_none());
         assert!(turns.of(&other).now_or_never().is_some());

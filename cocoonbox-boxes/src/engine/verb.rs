@@ -324,13 +324,13 @@ impl Inner {
         let mut turns = 0;
         let mut looked = false;
         while turns < MAX_TURNS {
+            // until it is written; what may take long waits without it
+            let mut turn = Some(self.turns.of(owner).await);
             if let Some((key, request)) = &key
                 && let Some(answer) = self.answered(owner, key, request).await?
             {
                 return Ok(answer);
             }
-            // until it is written; what may take long waits without it
-            let mut turn = Some(self.turns.of(owner).await);
             let owned = self.store.owned(owner).await?;
             let plan = plan(self, &owned, self.fresh()?)?;
             if plan.wants_it_running() {

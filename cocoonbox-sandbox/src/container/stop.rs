@@ -53,7 +53,13 @@ impl Inner {
                 // one that is not held is no failure, and one that cannot be let go is ended by the removal
                 let _ = self.engine.unpause(&name).await;
             }
-            self.engine.remove(&name).await.map_err(engine("the box's container could not be removed"))?;
+            let mut removed = self.engine.remove(&name).await;
+            if removed.is_err() && self.service.is_some() {
+                // a service of our own that died under the call is started again
+                self.ready().await?;
+                removed = self.engine.remove(&name).await;
+            }
+            removed.map_err(engine("the box's container could not be removed"))?;
             if let Some(handle) = handle {
                 serve::ended(handle).await.map_err(refused("the box's end could not be awaited"))?;
             }
