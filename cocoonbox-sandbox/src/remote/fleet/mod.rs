@@ -52,6 +52,8 @@ struct Inner {
     /// Told whenever a node goes away or is back.
     changes: watch::Sender<u64>,
     caps: Mutex<BTreeMap<TenantName, u32>>,
+    /// Held while a node is told from its twins and counted as one that answers.
+    meeting: Mutex<()>,
 }
 
 impl Fleet {
@@ -81,6 +83,7 @@ impl Fleet {
             memory,
             changes: watch::Sender::new(0),
             caps: Mutex::default(),
+            meeting: Mutex::default(),
         };
         let answers = join_all(inner.members.iter().map(|member| inner.meet(member))).await;
         let known: Vec<Capabilities> =
@@ -150,15 +153,7 @@ impl Inner {
             let about = member.client.about(super::serve::PROBE_LIMIT).await?;
             let none = || CallError::Garbled("it has no name that a node may have".to_owned());
             let node = NodeName::read(&about.node).ok_or_else(none)?;
-            let twin = |other: &&Arc<Member>| {
-                other.client.address() != member.client.address() && other.node().as_ref() == Some(&node)
-            };
-            if let Some(twin) = self.members.iter().find(twin)
-                && twin.answers()
-            {
-                let other = twin.client.address().authority();
-                return Err(CallError::Garbled(format!("it says that it is the node at {other}")));
-            }
+            self.check_twins(member, &node)?;
             // what it holds before it counts as answering, so that nobody is told less than there is
             let claims = if member.answers() {
                 None
@@ -167,9 +162,16 @@ impl Inner {
             };
             Ok((node, about, claims))
         };
-        match met.await {
-            Ok((node, about, claims)) => {
-                let back = member.met(node, &about, claims, self.clock.now());
+        let met: Result<_, CallError> = met.await;
+        let met = met.and_then(|(node, about, claims)| {
+            // of two under one name that answer at once, one is the first
+            let _turn = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
+            self.check_twins(member, &node)?;
+            let back = member.met(node, &about, claims, self.clock.now());
+            Ok((about, back))
+        });
+        match met {
+            Ok((about, back)) => {
                 if let Err(error) = self.memory.put(member.client.address(), &about) {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
@@ -187,6 +189,20 @@ impl Inner {
                     self.lost(member, &error);
                 }
                 Err(error)
+            }
+        }
+    }
+
+    /// Refuses a node that another one, which answers, says it is.
+    fn check_twins(&self, member: &Member, node: &NodeName) -> Result<(), CallError> {
+        let twin = self.members.iter().find(|other| {
+            other.client.address() != member.client.address() && other.node().as_ref() == Some(node)
+        });
+        match twin.filter(|twin| twin.answers()) {
+            None => Ok(()),
+            Some(twin) => {
+                let other = twin.client.address().authority();
+                Err(CallError::Garbled(format!("it says that it is the node at {other}")))
             }
         }
     }
