@@ -93,6 +93,9 @@ pub(super) enum Standing {
     Over,
 }
 
+/// How long podman is left alone after an answer that made no sense.
+const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(300);
+
 impl Engine {
     /// Returns whether an engine answers at `socket`.
     pub(super) async fn answers(socket: &Path) -> bool {
@@ -114,7 +117,8 @@ impl Engine {
         let flavor = if podman { Flavor::Podman } else { Flavor::Docker };
         let options = info.security_options.unwrap_or_default();
         let says = |name: &str| options.iter().any(|option| option.split(',').any(|part| part == name));
-        let rootless = says("name=rootless");
+        // podman 4.3 tells it in its own API alone
+        let rootless = says("name=rootless") || (podman && is_rootless(socket).await?);
         let second = info.cgroup_version.is_some_and(|version| version.to_string() == "2");
         let systemd = info.cgroup_driver.is_some_and(|driver| driver.to_string() == "systemd");
         // an ordinary user has no cgroup of its own but where systemd gave it one
@@ -150,6 +154,13 @@ impl Engine {
                 self.remove(&plan.name).await?;
                 self.create_once(plan).await
             }
+            // an ordinary user's podman that is asked twice at once at its start may find its own ids empty
+            Err(Error::DockerResponseServerError { status_code: 500, message })
+                if message.contains("keep-id requires") && message.contains("%!w(<nil>)") =>
+            {
+                super::serve::pause(ASK_AGAIN).await;
+                self.create_once(plan).await
+            }
             other => other,
         }
     }
@@ -160,7 +171,8 @@ impl Engine {
             return Ok(self.docker.create_container(Some(options), plan.docker()).await?.id);
         }
         let body = serde_json::to_vec(&plan.podman()).map_err(|error| io::Error::other(error.to_string()))?;
-        let (status_code, answer) = self.post("/v4.0.0/libpod/containers/create", body).await?;
+        let (status_code, answer) =
+            ask(&self.socket, http::Method::POST, "/v4.0.0/libpod/containers/create", body).await?;
         let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap_or_default();
         match answer["Id"].as_str() {
             Some(id) if status_code == 201 => Ok(id.to_owned()),
@@ -169,28 +181,6 @@ impl Engine {
                 Err(Error::DockerResponseServerError { status_code, message })
             }
         }
-    }
-
-    /// Asks podman's own API, which the client library does not know.
-    async fn post(&self, path: &str, body: Vec<u8>) -> io::Result<(u16, Bytes)> {
-        let stream = UnixStream::connect(&self.socket).await?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        let request = http::Request::post(path)
-            .header(http::header::HOST, "podman")
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .header(http::header::CONNECTION, "close")
-            .body(Full::new(Bytes::from(body)))
-            .map_err(io::Error::other)?;
-        let exchange = async move {
-            let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-            let status = answer.status().as_u16();
-            let body =
-                Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(io::Error::other)?;
-            Ok((status, body.to_bytes()))
-        };
-        let (answer, _) = tokio::join!(exchange, connection);
-        answer
     }
 
     /// Starts a container.
@@ -267,4 +257,34 @@ fn container(found: ContainerInspectResponse) -> Container {
         state: standing,
         pid: state.pid.unwrap_or_default(),
     }
+}
+
+/// Whether podman says that it runs as an ordinary user.
+async fn is_rootless(socket: &Path) -> io::Result<bool> {
+    let (_, answer) = ask(socket, http::Method::GET, "/v4.0.0/libpod/info", Vec::new()).await?;
+    let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap_or_default();
+    Ok(answer["host"]["security"]["rootless"] == true)
+}
+
+/// Asks podman's own API, which the client library does not know.
+async fn ask(socket: &Path, method: http::Method, path: &str, body: Vec<u8>) -> io::Result<(u16, Bytes)> {
+    let stream = UnixStream::connect(socket).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::HOST, "podman")
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .header(http::header::CONNECTION, "close")
+        .body(Full::new(Bytes::from(body)))
+        .map_err(io::Error::other)?;
+    let exchange = async move {
+        let answer = sender.send_request(request).await.map_err(io::Error::other)?;
+        let status = answer.status().as_u16();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(io::Error::other)?;
+        Ok((status, body.to_bytes()))
+    };
+    let (answer, _) = tokio::join!(exchange, connection);
+    answer
 }
