@@ -118,7 +118,7 @@ impl Engine {
         let options = info.security_options.unwrap_or_default();
         let says = |name: &str| options.iter().any(|option| option.split(',').any(|part| part == name));
         // podman 4.3 tells it in its own API alone
-        let rootless = says("name=rootless") || (podman && is_rootless(socket).await?);
+        let rootless = says("name=rootless") || (podman && Box::pin(is_rootless(socket)).await?);
         let second = info.cgroup_version.is_some_and(|version| version.to_string() == "2");
         let systemd = info.cgroup_driver.is_some_and(|driver| driver.to_string() == "systemd");
         // an ordinary user has no cgroup of its own but where systemd gave it one

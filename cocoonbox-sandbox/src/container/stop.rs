@@ -56,7 +56,7 @@ impl Inner {
             let mut removed = self.engine.remove(&name).await;
             if removed.is_err() && self.service.is_some() {
                 // a service of our own that died under the call is started again
-                self.ready().await?;
+                Box::pin(self.ready()).await?;
                 removed = self.engine.remove(&name).await;
             }
             removed.map_err(engine("the box's container could not be removed"))?;
