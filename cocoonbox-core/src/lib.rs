@@ -9,6 +9,7 @@ pub mod machine;
 mod name;
 mod retry;
 mod secret;
+mod turn;
 
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use entropy::{Entropy, EntropyError, SeededEntropy, SystemEntropy, random_secret};
@@ -20,3 +21,4 @@ pub use name::{BoxName, ImageName, NameError, TenantName, UserName};
 pub use retry::Retry;
 #[doc(hidden)]
 pub use secret::__private;
+pub use turn::Turns;

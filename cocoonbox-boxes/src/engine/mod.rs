@@ -11,7 +11,6 @@ mod reconcile;
 mod schedule;
 mod serve;
 mod tick;
-mod turn;
 mod verb;
 mod watch;
 
@@ -22,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use async_trait::async_trait;
 use cocoonbox_core::backend::SandboxBackend;
 use cocoonbox_core::machine::Fresh;
-use cocoonbox_core::{BoxId, BoxName, Clock, Entropy, OperationId, WakeId};
+use cocoonbox_core::{BoxId, BoxName, Clock, Entropy, OperationId, Turns, UserId, WakeId};
 
 #[cfg(feature = "grpc")]
 pub(crate) use call::check;
@@ -64,7 +63,8 @@ pub(crate) struct Inner {
     notices: notice::Notices,
     holds: Arc<hold::Holds>,
     jumps: jump::Jumps,
-    turns: turn::Turns,
+    /// Changes of one user's boxes: those that count the same things would undo each other.
+    turns: Turns<UserId>,
     hooks: RwLock<Vec<Arc<dyn BeforeSleep>>>,
     /// The boxes that a task of this process works on.
     at_work: Mutex<HashSet<BoxId>>,
@@ -90,7 +90,7 @@ impl Engine {
             notices: notice::Notices::default(),
             holds,
             jumps: jump::Jumps::default(),
-            turns: turn::Turns::default(),
+            turns: Turns::default(),
             hooks: RwLock::default(),
             at_work: Mutex::default(),
             work: tokio_util::task::TaskTracker::new(),

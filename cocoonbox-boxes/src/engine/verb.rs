@@ -325,7 +325,7 @@ impl Inner {
         let mut looked = false;
         while turns < MAX_TURNS {
             // until it is written; what may take long waits without it
-            let mut turn = Some(self.turns.of(owner).await);
+            let mut turn = Some(self.turns.take(owner).await);
             if let Some((key, request)) = &key
                 && let Some(answer) = self.answered(owner, key, request).await?
             {

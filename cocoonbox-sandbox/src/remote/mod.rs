@@ -6,7 +6,6 @@ mod call;
 mod fleet;
 mod node;
 mod serve;
-mod turn;
 
 pub use address::{AddressError, NodeAddress};
 pub use backend::RemoteBackend;

@@ -10,14 +10,13 @@ use cocoonbox_core::backend::{
     BoxedDuplex, Claim, ClaimFilter, ClaimRequest, HibernateTo, HostFile, Memory, NetworkMode, SandboxId,
     Target,
 };
-use cocoonbox_core::{Entropy, TenantName};
+use cocoonbox_core::{Entropy, TenantName, Turns};
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::call::{Ask, CallError, Caller};
-use super::turn::Turns;
 use super::{NodeAddress, serve};
 use crate::message::{About, ClaimList, ClaimRow, HibernateBody, HostFileBody, MemoryBody};
 use crate::node::NodeToken;
@@ -42,7 +41,8 @@ pub(super) struct NodeClient(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     caller: Caller,
-    turns: Turns,
+    /// Calls on one claim, those included that nobody waits for any more.
+    turns: Turns<SandboxId>,
     entropy: Arc<dyn Entropy>,
 }
 
