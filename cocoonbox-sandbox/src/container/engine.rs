@@ -95,6 +95,8 @@ pub(super) enum Standing {
 
 /// How long podman is left alone after an answer that made no sense.
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(300);
+/// How often a container whose files are in use is removed again.
+const BUSY_TRIES: u32 = 20;
 
 impl Engine {
     /// Returns whether an engine answers at `socket`.
@@ -201,11 +203,21 @@ impl Engine {
 
     /// Ends and removes a container; one that is not there is removed.
     pub(super) async fn remove(&self, name: &str) -> Result<(), Error> {
-        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-        match self.docker.remove_container(name, Some(options)).await.there() {
-            // somebody else removes it just now
-            Err(Error::DockerResponseServerError { status_code: 409, .. }) => Ok(()),
-            other => other.map(|_| ()),
+        let mut tries = BUSY_TRIES;
+        loop {
+            let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+            match self.docker.remove_container(name, Some(options)).await.there() {
+                // somebody else removes it just now
+                Err(Error::DockerResponseServerError { status_code: 409, .. }) => return Ok(()),
+                // podman takes away what its own clean-up of the ended container has not let go of
+                Err(Error::DockerResponseServerError { status_code: 500, message })
+                    if tries > 0 && message.contains("device or resource busy") =>
+                {
+                    tries -= 1;
+                    super::serve::pause(ASK_AGAIN).await;
+                }
+                other => return other.map(|_| ()),
+            }
         }
     }
 

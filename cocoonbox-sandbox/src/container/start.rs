@@ -249,6 +249,7 @@ fn plan(inner: &Inner, directory: &Path, record: &Record, image: String) -> Plan
         memory("/run", 64 * MIB),
         memory("/tmp", limits.memory / 2),
         memory("/var/tmp", limits.memory / 2),
+        memory("/dev/shm", 256 * MIB),
         bind(&places.home, "/home/user", true),
         bind(&places.workspace, "/workspace", true),
         bind(&places.identity, "/run/cocoonbox-identity", false),
