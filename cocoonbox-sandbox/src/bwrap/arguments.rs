@@ -9,7 +9,7 @@ use cocoonbox_core::backend::Nesting;
 
 use super::config::BwrapConfig;
 use super::defence::Defence;
-use super::image::Part;
+use super::image::{OWN_ETC_LINKS, Part};
 
 /// The guest's binary as the guest sees it.
 pub(super) const AGENT: &str = "/opt/cocoonbox/bin/cocoonbox-agent";
@@ -41,9 +41,10 @@ pub(super) struct Box_<'a> {
     pub(super) hostname: &'a str,
     pub(super) nesting: Nesting,
     pub(super) parts: &'a BTreeMap<PathBuf, Part>,
+    /// Where the launch sees a copy of the image's `/etc`.
+    pub(super) etc_copy: Option<&'a Path>,
     /// Where the launch sees the directory of the box's own files of `/etc`, and their names.
-    /// One that has a descriptor is copied from it.
-    pub(super) etc: (&'a Path, &'a [(&'a str, Option<RawFd>)]),
+    pub(super) etc: (&'a Path, &'a [&'a str]),
     pub(super) home: &'a Path,
     pub(super) workspace: &'a Path,
     pub(super) temporary: &'a Path,
@@ -99,18 +100,18 @@ pub(super) fn options(of: &Box_<'_>) -> Vec<Vec<u8>> {
         match part {
             Part::Bind(source) => list.pair("--ro-bind", source, path),
             Part::Link(target) => list.add(&[b"--symlink", target, path.as_os_str().as_bytes()]),
-            Part::Copy(file) => list.copy(*file, path),
         }
     }
-    for (name, copy) in of.etc.1 {
-        let path = Path::new("/etc").join(name);
-        match copy {
-            Some(file) => list.copy(*file, &path),
-            None => list.pair("--ro-bind", &of.etc.0.join(name), &path),
+    if let Some(copy) = of.etc_copy {
+        list.pair("--ro-bind", copy, Path::new("/etc"));
+    } else {
+        for (name, target) in OWN_ETC_LINKS {
+            list.words(&["--symlink", target, &format!("/etc/{name}")]);
         }
     }
-    list.words(&["--symlink", "/run/cocoonbox-identity/machine-id", "/etc/machine-id"]);
-    list.words(&["--symlink", "/proc/self/mounts", "/etc/mtab"]);
+    for name in of.etc.1 {
+        list.pair("--ro-bind", &of.etc.0.join(name), &Path::new("/etc").join(name));
+    }
     if holds(Defence::PidNamespace) {
         list.words(&["--proc", "/proc"]);
     } else {
@@ -183,10 +184,6 @@ impl List {
     }
     fn words(&mut self, words: &[&str]) {
         self.0.extend(words.iter().map(|word| word.as_bytes().to_vec()));
-    }
-    fn copy(&mut self, file: RawFd, target: &Path) {
-        self.words(&["--perms", "0644", "--file", &file.to_string()]);
-        self.add(&[target.as_os_str().as_bytes()]);
     }
     fn pair(&mut self, option: &str, source: &Path, target: &Path) {
         self.add(&[option.as_bytes(), source.as_os_str().as_bytes(), target.as_os_str().as_bytes()]);

@@ -1,14 +1,13 @@
 //! Images: what of a root file system a box gets to see.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use cocoonbox_core::ImageName;
-use rustix::fs::{FileType, Mode, OFlags};
 
 /// What of `/etc` the pseudo-image `host` shows, where the machine has it. No accounts, keys or passwords.
 const HOST_ETC: &[&str] = &[
@@ -92,6 +91,10 @@ pub(super) const OWN_ETC: &[&str] = &[
     "resolv.conf",
 ];
 
+/// Those of them that are links, and where they lead.
+pub(super) const OWN_ETC_LINKS: [(&str, &str); 2] =
+    [("machine-id", "/run/cocoonbox-identity/machine-id"), ("mtab", "/proc/self/mounts")];
+
 /// Those of them that hold its host name.
 pub(super) const NAMED: [&str; 2] = ["hostname", "hosts"];
 
@@ -102,8 +105,15 @@ pub(super) enum Part {
     Bind(PathBuf),
     /// A symbolic link with this target.
     Link(Vec<u8>),
-    /// A file with what this descriptor holds.
-    Copy(RawFd),
+}
+
+/// How a box sees an image's `/etc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Etc {
+    /// By a copy, which is no part.
+    Copy,
+    /// Entry by entry.
+    Entries,
 }
 
 /// Where an image's parts come from.
@@ -127,66 +137,57 @@ pub(super) fn find(data: &Path, image: &ImageName) -> Option<Source> {
 }
 
 /// Lists an image's parts by where a box sees them; `seen` is where a root file system is seen by the launch.
-pub(super) fn parts(source: &Source, seen: &Path) -> io::Result<BTreeMap<PathBuf, Part>> {
+pub(super) fn parts(source: &Source, seen: &Path, etc: Etc) -> io::Result<BTreeMap<PathBuf, Part>> {
     let mut parts = BTreeMap::new();
     match source {
         Source::Host => {
             for name in ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
                 let _ = add(&mut parts, Path::new("/"), Path::new("/"), Path::new(name));
             }
-            for name in HOST_ETC {
-                let _ = add(&mut parts, Path::new("/"), Path::new("/"), &Path::new("etc").join(name));
-            }
         }
         Source::Rootfs(rootfs) => {
-            let mut from = |directory: &str, except: &[&str]| -> io::Result<()> {
-                let entries = match fs::read_dir(rootfs.join(directory)) {
-                    Ok(entries) => entries,
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                    Err(error) => return Err(error),
-                };
-                for entry in entries {
-                    let name = entry?.file_name();
-                    if !except.iter().any(|except| name.as_bytes() == except.as_bytes()) {
-                        add(&mut parts, rootfs, seen, &Path::new(directory).join(name))?;
-                    }
+            for (directory, except) in [("", OWN), ("opt", &["cocoonbox"]), ("var", &["tmp", "run", "lock"])]
+            {
+                for name in names(&rootfs.join(directory), except)? {
+                    add(&mut parts, rootfs, seen, &Path::new(directory).join(name))?;
                 }
-                Ok(())
-            };
-            from("", OWN)?;
-            from("etc", OWN_ETC)?;
-            from("opt", &["cocoonbox"])?;
-            from("var", &["tmp", "run", "lock"])?;
+            }
+        }
+    }
+    if etc == Etc::Entries {
+        let (root, seen) = match source {
+            Source::Host => (Path::new("/"), Path::new("/")),
+            Source::Rootfs(rootfs) => (rootfs.as_path(), seen),
+        };
+        for name in etc_names(source)? {
+            let added = add(&mut parts, root, seen, &Path::new("etc").join(name));
+            // the host has not all that is on the list
+            if *source != Source::Host {
+                added?;
+            }
         }
     }
     Ok(parts)
 }
 
-/// Opens a small file that all may read, to be copied into a box: bwrap looks through all mounts for each one that it makes,
-/// and a box of the host has dozens of such files. Nothing for what is to be seen in its place.
-pub(super) fn open_small(path: &Path) -> Option<OwnedFd> {
-    const MOST: u64 = 128 * 1024;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    let found = rustix::fs::fstat(&file).ok()?;
-    let regular = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
-    let all_may_read = Mode::from_raw_mode(found.st_mode).contains(Mode::ROTH);
-    (regular && all_may_read && found.st_size as u64 <= MOST).then_some(file)
+/// Lists the entries of an image's `/etc` that a box may see.
+pub(super) fn etc_names(source: &Source) -> io::Result<Vec<OsString>> {
+    match source {
+        Source::Host => Ok(HOST_ETC.iter().map(OsString::from).collect()),
+        Source::Rootfs(rootfs) => names(&rootfs.join("etc"), OWN_ETC),
+    }
 }
 
-/// Has the small files among the parts of `/etc` copied; they are the host's own, at the paths where they are seen.
-pub(super) fn copy_small(parts: &mut BTreeMap<PathBuf, Part>) -> Vec<OwnedFd> {
-    let mut files = Vec::new();
-    for (path, part) in parts.iter_mut().filter(|(path, _)| path.starts_with("/etc")) {
-        if let Part::Bind(source) = part
-            && source == path
-            && let Some(file) = open_small(source)
-        {
-            *part = Part::Copy(file.as_raw_fd());
-            files.push(file);
-        }
-    }
-    files
+fn names(directory: &Path, except: &[&str]) -> io::Result<Vec<OsString>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+    names
+        .filter(|name| !name.as_ref().is_ok_and(|name| except.iter().any(|except| name == *except)))
+        .collect()
 }
 
 fn add(parts: &mut BTreeMap<PathBuf, Part>, root: &Path, seen: &Path, name: &Path) -> io::Result<()> {
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn the_host_shows_no_accounts_and_no_keys() -> io::Result<()> {
-        let parts = parts(&Source::Host, Path::new("/"))?;
+        let parts = parts(&Source::Host, Path::new("/"), Etc::Entries)?;
         assert!(parts.contains_key(Path::new("/usr")));
         for hidden in [
             "/etc/shadow",
@@ -282,23 +283,6 @@ mod tests {
     }
 
     #[test]
-    fn what_not_all_may_read_is_not_copied() -> io::Result<()> {
-        use std::os::unix::fs::PermissionsExt as _;
-        let folder = tempfile::tempdir()?;
-        let path = folder.path().join("file");
-        fs::write(&path, "x")?;
-        for (mode, copied) in [(0o644, true), (0o640, false), (0o600, false), (0o604, true)] {
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
-            assert_eq!(open_small(&path).is_some(), copied, "{mode:o}");
-        }
-        fs::write(&path, vec![0; 200_000])?;
-        assert!(open_small(&path).is_none());
-        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("link"))?;
-        assert!(open_small(&folder.path().join("link")).is_none() && open_small(folder.path()).is_none());
-        Ok(())
-    }
-
-    #[test]
     fn a_root_file_system_is_taken_whole_but_for_what_a_box_owns() -> Result<(), Box<dyn std::error::Error>> {
         let data = tempfile::tempdir()?;
         let rootfs = data.path().join("images/small/1/rootfs");
@@ -310,7 +294,11 @@ mod tests {
         std::os::unix::fs::symlink("usr/bin", rootfs.join("bin"))?;
         assert_eq!(find(data.path(), &"small:2".parse()?), None);
         let source = find(data.path(), &"small:1".parse()?).ok_or("the image is there")?;
-        let parts = parts(&source, Path::new("/seen"))?;
+        let without = parts(&source, Path::new("/seen"), Etc::Copy)?;
+        assert!(
+            !without.keys().any(|path| path.starts_with("/etc")) && without.contains_key(Path::new("/srv"))
+        );
+        let parts = parts(&source, Path::new("/seen"), Etc::Entries)?;
         let names: Vec<_> = parts.keys().filter_map(|path| path.to_str()).collect();
         assert_eq!(names, ["/bin", "/etc/apt", "/etc/issue", "/opt/tool", "/srv", "/usr"]);
         assert_eq!(parts[Path::new("/usr")], Part::Bind("/seen/usr".into()));

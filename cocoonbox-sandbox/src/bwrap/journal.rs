@@ -63,6 +63,9 @@ pub(super) struct Process {
     pub(super) pid_namespace: u64,
     /// Which copy of the guest's binary it runs.
     pub(super) agent: String,
+    /// Which copy of its image's `/etc` it sees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) etc: Option<String>,
     /// Processes that stood still already when the box was frozen by signals.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) stopped_before: Vec<i32>,
@@ -261,6 +264,7 @@ mod tests {
             start_time: 5,
             pid_namespace: 6,
             agent: "ab".into(),
+            etc: Some("cd".into()),
             stopped_before: Vec::new(),
         });
         record

@@ -207,6 +207,8 @@ fn run(steps: &Steps) -> io::Result<()> {
             // other boxes' file systems would stay mounted as long as this launch lives; where there are none, the data
             // directory is no mount, and nothing happens
             libc::umount2(stage.data().as_ptr(), libc::MNT_DETACH);
+            // bwrap reads the list of mounts for each mount that it makes, and a box sees nothing of these
+            libc::umount2(c"/sys".as_ptr(), libc::MNT_DETACH);
             let id = libc::c_long::from(*uid);
             let none = std::ptr::null::<libc::gid_t>();
             step(c"launch: cannot drop groups\n", libc::syscall(libc::SYS_setgroups, 0_usize, none))?;

@@ -97,6 +97,7 @@ mod tests {
             start_time: 0,
             pid_namespace: 0,
             agent: String::new(),
+            etc: None,
             stopped_before: Vec::new(),
         };
         assert!(tree_memory(&first).is_some_and(|bytes| bytes > 100_000));

@@ -9,6 +9,7 @@ mod control;
 mod defence;
 pub(crate) mod disk;
 mod error;
+mod etc;
 mod hierarchy;
 mod hostname;
 pub(crate) mod image;
@@ -101,6 +102,7 @@ struct Inner {
     /// The name of the present copy of the guest's binary.
     agent: String,
     cgroups: Cgroups,
+    etc: etc::Copies,
     registry: Mutex<Registry>,
     /// Held by who writes the tenants' caps or the pools' targets.
     settings_turn: tokio::sync::Mutex<()>,
@@ -147,6 +149,7 @@ impl BwrapBackend {
         }
         let cgroups = Cgroups::find(&node, &config.limits);
         let inner = Arc::new(Inner {
+            etc: etc::Copies::new(&data),
             config,
             clock,
             entropy,

@@ -208,7 +208,7 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
         }
     }
     let claims = inner.data.join("claims");
-    let mut used = Vec::new();
+    let (mut used, mut seen) = (Vec::new(), Vec::new());
     for found in fs::read_dir(&claims).map_err(OpenError::unusable(&claims, "listing it"))? {
         let found = found.map_err(OpenError::unusable(&claims, "listing it"))?;
         let path = found.path();
@@ -233,9 +233,11 @@ pub(super) async fn adopt(inner: &Arc<Inner>) -> Result<(), OpenError> {
         }
         if let Ok(record) = entry.turn.try_lock() {
             used.extend(record.process.as_ref().map(|process| process.agent.clone()));
+            seen.extend(record.process.as_ref().and_then(|process| process.etc.clone()));
         }
     }
     remove_old_agents(inner, &used);
+    inner.etc.remove_unused(&seen);
     let registry = hold(&inner.registry);
     inner.cgroups.sweep(|name| name.parse().is_ok_and(|id| registry.entries.contains_key(&id)));
     Ok(())

@@ -202,6 +202,7 @@ mod tests {
             start_time,
             pid_namespace: 0,
             agent: String::new(),
+            etc: None,
             stopped_before: Vec::new(),
         };
         assert!(open(&process(stat.start_time)).is_some());

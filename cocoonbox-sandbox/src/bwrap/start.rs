@@ -122,6 +122,8 @@ struct Prepared {
     launch: Launch,
     info: std::os::unix::net::UnixStream,
     doors: Option<std::os::unix::net::UnixListener>,
+    /// The copy of the image's `/etc` that the box sees.
+    etc: Option<String>,
 }
 
 /// Starts the processes of a claim and waits until its guest answers; `beside` is slow work on the record that runs
@@ -158,12 +160,12 @@ async fn attempt(
     let (of, here, wanted) = (Arc::clone(inner), entry.directory.clone(), record.clone());
     let log = log.try_clone().map_err(|source| failed("its log could not be made", Some(source)))?;
     let prepared = serve::blocking(move || {
-        let Prepared { launch, info, doors } = prepare(&of, &here, &wanted, log)?;
+        let Prepared { launch, info, doors, etc } = prepare(&of, &here, &wanted, log)?;
         let program = launch.program.clone();
         launch.start(serve::spawn).map_err(|source| not_launched(&program, source))?;
-        Ok((info, doors))
+        Ok((info, doors, etc))
     });
-    let (info, doors) = prepared.await?;
+    let (info, doors, etc) = prepared.await?;
     if let Some(listener) = doors {
         let handle = serve::doors(inner, entry, listener).map_err(refused("cannot serve the doors"))?;
         *hold(&entry.doors) = Some(handle);
@@ -183,6 +185,7 @@ async fn attempt(
         start_time: stat.start_time,
         pid_namespace,
         agent: inner.agent.clone(),
+        etc,
         stopped_before: Vec::new(),
     };
     record.process = Some(process.clone());
@@ -269,7 +272,15 @@ fn prepare(
         if map.is_some() {
             give.push(places.temporary.clone());
         }
-        let own_etc = image::own_etc(&record.hostname);
+        let source = match source {
+            Source::Host if !inner.config.holds(Defence::HostAllowList) => Source::Rootfs(PathBuf::from("/")),
+            source => source,
+        };
+        let etc_copy = inner.etc.latest(&source, inner.clock.steady());
+        // those that hold the host name change while the box runs, so that it sees the files themselves
+        let own = |name| etc_copy.is_none() || image::NAMED.contains(&name);
+        let mut own_etc = image::own_etc(&record.hostname);
+        own_etc.retain(|(name, _)| own(*name));
         for (name, content) in &own_etc {
             disk::overwrite(&places.etc.join(name), content.as_bytes())?;
         }
@@ -280,10 +291,6 @@ fn prepare(
         let mut stage = record.uid.map(|_| Stage::new(&inner.data)).transpose()?;
         let mut seen =
             |path: &Path| stage.as_mut().map_or_else(|| Ok(path.to_owned()), |stage| stage.bring(path));
-        let source = match source {
-            Source::Host if !inner.config.holds(Defence::HostAllowList) => Source::Rootfs(PathBuf::from("/")),
-            source => source,
-        };
         let rootfs = match &source {
             Source::Host => PathBuf::from("/"),
             Source::Rootfs(rootfs) if rootfs.parent().is_none() => rootfs.clone(),
@@ -293,16 +300,10 @@ fn prepare(
         let (temporary, identity) = (seen(&places.temporary)?, seen(&places.identity)?);
         let bin = seen(&inner.data.join("bin").join(&inner.agent))?;
         let doors_seen = doors.as_ref().map(|_| seen(&places.doors)).transpose()?;
-        let mut parts = image::parts(&source, &rootfs)?;
-        let mut copies = if source == Source::Host { image::copy_small(&mut parts) } else { Vec::new() };
-        let mut etc_names = Vec::new();
-        for (name, _) in &own_etc {
-            // those that hold the host name change while the box runs, so that it sees the files themselves
-            let fixed = !image::NAMED.contains(name);
-            let copy = if fixed { image::open_small(&places.etc.join(name)) } else { None };
-            etc_names.push((*name, copy.as_ref().map(AsRawFd::as_raw_fd)));
-            copies.extend(copy);
-        }
+        let etc_seen = etc_copy.as_ref().map(|name| seen(&inner.etc.path(name))).transpose()?;
+        let how = if etc_copy.is_some() { image::Etc::Copy } else { image::Etc::Entries };
+        let parts = image::parts(&source, &rootfs, how)?;
+        let etc_names: Vec<_> = own_etc.iter().map(|(name, _)| *name).collect();
         // user namespaces within are one defence, by bwrap and by the filter
         let makes_spaces = !inner.config.holds(Defence::UserNamespaceDenial);
         let filters = match record.nesting {
@@ -316,6 +317,7 @@ fn prepare(
             hostname: &record.hostname,
             nesting: record.nesting,
             parts: &parts,
+            etc_copy: etc_seen.as_deref(),
             etc: (&etc, &etc_names),
             home: &home,
             workspace: &workspace,
@@ -336,7 +338,7 @@ fn prepare(
             info: info_end,
             name: process::launcher_name(record.id.as_str()),
             command: [AGENT, "init"],
-            handed: [channel, agent, lock.into()].into_iter().chain(filters).chain(copies).collect(),
+            handed: [channel, agent, lock.into()].into_iter().chain(filters).collect(),
             log,
             cgroups: inner.cgroups.make(record.id.as_str(), &tier)?,
             advice: inner.advice(&tier),
@@ -347,7 +349,7 @@ fn prepare(
             give: stage::texts(&give)?,
             without: Without::of(&inner.config),
         };
-        Ok(Prepared { launch, info, doors })
+        Ok(Prepared { launch, info, doors, etc: etc_copy })
     };
     work().map_err(|source| failed("its files could not be prepared", Some(source)))
 }
