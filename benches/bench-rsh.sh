@@ -3,6 +3,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
+fresh_disk
 server rsh
 ssh_server
 peer_ssh=null

@@ -17,6 +17,7 @@ export COCOONBOX_AGENT=${COCOONBOX_AGENT:-$root/target/agent/cocoonbox-agent}
 unset COCOONBOX_ENDPOINT COCOONBOX_TOKEN COCOONBOX_WARM
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/cocoonbox-bench.XXXXXX")
+disk=
 started=()
 config_dirs=()
 clean_up() {
@@ -35,12 +36,27 @@ clean_up() {
     for pid in "${started[@]}"; do
         kill -TERM "$pid" 2>/dev/null && wait "$pid" 2>/dev/null || true
     done
-    rm -rf "$work"
+    [ -z "$disk" ] || umount -l "$work" 2>/dev/null
+    rm -rf "$work" ${disk:+"$disk"}
     exit $status
 }
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
+
+# puts all that follows on a new file system, where whoever runs this may make one: what the machine's own has been
+# through decides how fast it makes files
+fresh_disk() {
+    [ "$(id -u)" = 0 ] || return 0
+    need /usr/sbin/mkfs.ext4=e2fsprogs
+    disk=$work.ext4
+    truncate -s 8G "$disk"
+    if ! { /usr/sbin/mkfs.ext4 -q -E nodiscard "$disk" && mount -o loop "$disk" "$work"; } 2>/dev/null; then
+        rm -f "$disk"
+        disk=
+        say "no file system of its own here: rsync-tree depends on what was removed before"
+    fi
+}
 
 free_port() {
     perl -MSocket -e 'socket(S, PF_INET, SOCK_STREAM, 0); bind(S, pack_sockaddr_in(0, INADDR_LOOPBACK)) or die;
