@@ -84,7 +84,7 @@ impl Killer {
 
     /// Kills a part of the server and starts it again, now and then in the middle of that start.
     fn server(&mut self) -> u64 {
-        let Some(part) = self.chance.one_of(Rig::PARTS).copied() else { return 0 };
+        let Some(part) = self.chance.one_of(self.rig.parts()).copied() else { return 0 };
         let mut done = 0;
         loop {
             self.strike(part);

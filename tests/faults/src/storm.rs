@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cocoonbox_client::exec::Command;
 use cocoonbox_client::{AccessToken, BoxRef, Client, EnsureOptions, HibernateOptions, control};
-use cocoonbox_stories::{Account, Server};
+use cocoonbox_stories::{Account, Node, Server};
 use nix::sys::signal::Signal;
 
 use crate::chance::Chance;
@@ -20,6 +20,7 @@ use crate::oracle::{Found, Oracle};
 use crate::people::{Person, add_users};
 use crate::sampler::{Caps, sample};
 use crate::say;
+use crate::way::Way;
 use crate::worker::{Notes, Worker, hold};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -29,6 +30,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 #[expect(missing_docs, clippy::exhaustive_structs, reason = "the fields are what they are called")]
 pub struct Plan {
     pub seed: u64,
+    pub layout: Layout,
     pub kills: u64,
     pub users: usize,
     /// Clients of each user.
@@ -54,42 +56,123 @@ pub struct Outcome {
     pub cgroups: usize,
 }
 
-/// A process of ours that can be killed.
+/// Where boxes are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "by the edge itself, or by somebody else")]
+pub enum Layout {
+    /// By the process that clients talk to.
+    Together,
+    /// By a node behind a bad way, which is killed by itself.
+    Apart,
+}
+
+/// A part of ours that can be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Edge and node in one.
+    /// The edge, with the node in it or without.
     Server,
+    /// The node of its own.
+    Node,
+    /// All connections between the two.
+    Way,
 }
 
 /// What the storm goes over.
 pub(crate) struct Rig {
     server: Server,
+    apart: Option<(Node, Way)>,
 }
 
 impl Rig {
-    /// What can be killed.
-    pub(crate) const PARTS: &[Part] = &[Part::Server];
+    /// Starts it, with `people` users made.
+    fn start(plan: &Plan) -> Result<(Self, Vec<Person>), Failure> {
+        let mut server = Server::prepare(Account::Own);
+        let apart = match plan.layout {
+            Layout::Together => None,
+            Layout::Apart => {
+                let node = Node::start(&[]);
+                let way = Way::to(node.address(), Chance::new(plan.seed, 2))?;
+                server = server
+                    .with_variable("COCOONBOX_NODE", &format!("http://{}", way.address()))
+                    .with_variable("COCOONBOX_NODE_TOKEN_FILE", &node.token_file().display().to_string());
+                Some((node, way))
+            }
+        };
+        server.forget();
+        let settings =
+            format!("max_boxes: {}\nmax_running: {}\nwarm: 0\n", CAPS.max_boxes, CAPS.max_running);
+        fs::write(server.data().join("api.yaml"), settings)?;
+        server.start_again();
+        server.end(Signal::SIGINT);
+        let people = add_users(&server.data(), plan.users)?;
+        server.start_again();
+        Ok((Self { server, apart }, people))
+    }
 
+    /// What can be killed.
+    pub(crate) const fn parts(&self) -> &'static [Part] {
+        match self.apart {
+            None => &[Part::Server],
+            Some(_) => &[Part::Server, Part::Node, Part::Way],
+        }
+    }
+
+    /// Returns the data directory of whoever keeps the boxes.
     pub(crate) fn node(&self) -> PathBuf {
-        self.server.data().join("node")
+        match &self.apart {
+            None => self.server.data().join("node"),
+            Some((node, _)) => node.data(),
+        }
+    }
+
+    /// Returns the process of whoever keeps the boxes.
+    fn keeper(&self) -> i32 {
+        self.apart.as_ref().map_or_else(|| self.server.id(), |(node, _)| node.id())
+    }
+
+    /// Returns how many files each process of it has open.
+    fn open_files(&self) -> Vec<usize> {
+        let node = self.apart.as_ref().map(|(node, _)| node.id());
+        [Some(self.server.id()), node].into_iter().flatten().map(open_files).collect()
     }
 
     pub(crate) fn kill(&mut self, part: Part) {
-        match part {
-            Part::Server => drop(self.server.end(Signal::SIGKILL)),
+        match (part, &mut self.apart) {
+            (Part::Server, _) => drop(self.server.end(Signal::SIGKILL)),
+            (Part::Node, Some((node, _))) => node.kill(),
+            (Part::Way, Some((_, way))) => way.cut(),
+            _ => {}
         }
     }
 
     pub(crate) fn begin(&mut self, part: Part) {
-        match part {
-            Part::Server => self.server.begin(),
+        match (part, &mut self.apart) {
+            (Part::Server, _) => self.server.begin(),
+            (Part::Node, Some((node, _))) => node.begin(),
+            _ => {}
         }
     }
 
     pub(crate) fn wait(&mut self, part: Part) {
-        match part {
-            Part::Server => self.server.wait(),
+        match (part, &mut self.apart) {
+            (Part::Server, _) => self.server.wait(),
+            (Part::Node, Some((node, _))) => node.wait(),
+            _ => {}
         }
+    }
+
+    /// Ends it; names who did not stop cleanly.
+    fn end(&mut self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if !self.server.end(Signal::SIGINT).success() {
+            faults.push("the server did not stop cleanly".to_owned());
+        }
+        if let Some((node, _)) = &mut self.apart
+            && !node.end(Signal::SIGTERM).success()
+        {
+            faults.push("the node did not stop cleanly".to_owned());
+        }
+        faults
     }
 }
 
@@ -113,28 +196,24 @@ impl Drop for Cleared {
     }
 }
 
-/// Lets a storm go over a server of its own.
+/// Lets a storm go over a server of its own, and a node where it is to have one.
 ///
 /// # Errors
 /// The storm could not be made; what it found is in the [`Outcome`].
 pub fn run(plan: &Plan) -> Result<Outcome, Failure> {
-    let mut server = Server::prepare(Account::Own);
-    server.forget();
-    let node = server.data().join("node");
+    let (rig, people) = Rig::start(plan)?;
+    let node = rig.node();
     let _cleared = Cleared(node.clone());
-    let settings = format!("max_boxes: {}\nmax_running: {}\nwarm: 0\n", CAPS.max_boxes, CAPS.max_running);
-    fs::write(server.data().join("api.yaml"), settings)?;
-    server.start_again();
-    server.end(Signal::SIGINT);
-    let people = add_users(&server.data(), plan.users)?;
-    server.start_again();
 
     let notes = Arc::new(Notes::default());
     *hold(&notes.oracle) = Oracle::logging(&plan.log)?;
-    let files = open_files(server.id());
-    let endpoint = server.endpoint();
+    let files = rig.open_files();
+    let endpoint = rig.server.endpoint();
+    if let Some((_, way)) = &rig.apart {
+        way.spoil();
+    }
     let mut killer = Killer {
-        rig: Rig { server },
+        rig,
         chance: Chance::new(plan.seed, 1),
         notes: Arc::clone(&notes),
         deadline: Instant::now() + plan.limit,
@@ -159,30 +238,32 @@ pub fn run(plan: &Plan) -> Result<Outcome, Failure> {
         }
         Ok((kills, watched))
     })?;
-    let mut server = killer.rig.server;
+    let mut rig = killer.rig;
+    if let Some((_, way)) = &rig.apart {
+        way.heal();
+        notes.count_many("connections that something was wrong with", way.faults());
+    }
     let mut faults = notes.take_faults();
     let reckoning = runtime.block_on(reckon(&endpoint, &people, &notes));
     faults.extend(reckoning.unwrap_or_else(|error| vec![format!("the reckoning broke off: {error}")]));
-    faults.extend(settled("after the storm", || leftovers(&node, &cgroups, Some(server.id()))));
+    faults.extend(settled("after the storm", || leftovers(&node, &cgroups, Some(rig.keeper()))));
 
     if let Err(error) = runtime.block_on(release(&endpoint, &people)) {
         faults.push(format!("what was left could not be deleted: {error}"));
     }
     faults.extend(settled("after all was deleted", || {
-        let mut left = leftovers(&node, &cgroups, Some(server.id()));
+        let mut left = leftovers(&node, &cgroups, Some(rig.keeper()));
         if fs::read_dir(node.join("claims")).is_ok_and(|entries| entries.count() > 0) {
             left.push("claims of deleted boxes".to_owned());
         }
-        let now = open_files(server.id());
+        let now = rig.open_files();
         // connections of clients and of the database come and go
-        if now > files + 24 {
-            left.push(format!("the server has {now} files open, and had {files}"));
+        if now.iter().zip(&files).any(|(now, before)| *now > before + 24) {
+            left.push(format!("{now:?} files are open, and were {files:?}"));
         }
         left
     }));
-    if !server.end(Signal::SIGINT).success() {
-        faults.push("the server did not stop cleanly".to_owned());
-    }
+    faults.extend(rig.end());
     faults.extend(settled("after the server stopped", || {
         let mut left = leftovers(&node, &cgroups, None);
         left.extend(cgroups.parents().iter().map(|path| format!("cgroup {}", path.display())));

@@ -59,7 +59,11 @@ impl Notes {
     }
 
     pub(crate) fn count(&self, what: impl Into<String>) {
-        *hold(&self.counts).entry(what.into()).or_default() += 1;
+        self.count_many(what, 1);
+    }
+
+    pub(crate) fn count_many(&self, what: impl Into<String>, times: u64) {
+        *hold(&self.counts).entry(what.into()).or_default() += times;
     }
 
     pub(crate) fn counts(&self) -> BTreeMap<String, u64> {

@@ -3,9 +3,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -68,6 +70,15 @@ impl Node {
     /// # Panics
     /// When it does not.
     pub fn start_again(&mut self) {
+        self.begin();
+        self.wait();
+    }
+
+    /// Starts it on its data directory and does not wait for it.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn begin(&mut self) {
         let log = fs::OpenOptions::new()
             .append(true)
             .create(true)
@@ -98,6 +109,13 @@ impl Node {
             .spawn()
             .expect("the node can be started");
         self.child = Some(child);
+    }
+
+    /// Waits until one that was begun answers.
+    ///
+    /// # Panics
+    /// When it ends instead, or does not answer in time.
+    pub fn wait(&mut self) {
         eventually("the node answers", || {
             if let Ok(Some(status)) = self.child.as_mut().expect("it was started").try_wait() {
                 panic!("the node ended, {status}:\n{}", self.log());
@@ -111,9 +129,25 @@ impl Node {
     /// # Panics
     /// When it does not run.
     pub fn kill(&mut self) {
+        self.end(Signal::SIGKILL);
+    }
+
+    /// Sends `signal` and waits for the end.
+    ///
+    /// # Panics
+    /// When it does not run or does not end.
+    pub fn end(&mut self, signal: Signal) -> ExitStatus {
         let mut child = self.child.take().expect("the node runs");
-        let _ = child.kill();
-        let _ = child.wait();
+        kill(Pid::from_raw(child.id().cast_signed()), signal).expect("own child");
+        eventually("the node ends", || child.try_wait().expect("own child"))
+    }
+
+    /// Returns its process id.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn id(&self) -> i32 {
+        self.child.as_ref().expect("the node runs").id().cast_signed()
     }
 
     /// Returns the data directory.
