@@ -47,8 +47,9 @@ async fn list(
 ) -> Answer {
     access::root(&node, &headers)?;
     let filter = filter(query)?;
-    let sandboxes =
-        node.find(&filter).await?.into_iter().map(|seen| row(seen.claim)).collect::<Result<_, _>>()?;
+    let one = filter.id.is_some() || filter.claim_ref.is_some();
+    let found = if one { node.find_settled(&filter).await? } else { node.find(&filter).await? };
+    let sandboxes = found.into_iter().map(|seen| row(seen.claim)).collect::<Result<_, _>>()?;
     Ok(Json(ClaimList { sandboxes }).into_response())
 }
 

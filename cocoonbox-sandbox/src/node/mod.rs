@@ -58,6 +58,9 @@ use record::{Entry, Record, hold};
 use registry::Registry;
 use store::Store;
 
+/// How long a question waits for what is under way; a caller gives it longer.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+
 /// How a node is set up.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -217,6 +220,25 @@ impl Node {
             record.is_shown().then_some(Seen { claim, record, deadline })
         });
         Ok(seen.collect())
+    }
+
+    /// Returns the claims of an id or a reference once nothing is under way on them, as a caller wants to know it whose
+    /// call got lost: it may be at work still, and its outcome is what is asked for.
+    pub(crate) async fn find_settled(&self, filter: &ClaimFilter) -> Result<Vec<Seen>, Refusal> {
+        let settled = async {
+            let entries = hold(&self.0.registry).all();
+            for entry in entries {
+                let record = entry.record();
+                let is_it = filter.id.is_some() && filter.id == record.id
+                    || filter.claim_ref.is_some() && filter.claim_ref == record.claim_ref;
+                if is_it {
+                    drop(entry.turn.lock().await);
+                }
+            }
+        };
+        let busy = || Refusal::new(Code::Busy, "a call on it is under way: ask again");
+        serve::within(SETTLE_LIMIT, settled).await.ok_or_else(busy)?;
+        self.find(filter).await
     }
 
     /// Returns one claim.

@@ -69,6 +69,11 @@ impl CallError {
     pub(super) const fn is_silence(&self) -> bool {
         matches!(self, Self::Apart(_) | Self::Lost(_) | Self::Late(_))
     }
+
+    /// Whether the node is well and asks for patience.
+    pub(super) const fn is_busy(&self) -> bool {
+        matches!(self, Self::Refused { status: StatusCode::SERVICE_UNAVAILABLE, .. })
+    }
 }
 
 /// What a call asks for.

@@ -1,18 +1,22 @@
-//! One claim, however its answer gets lost.
+//! One claim, however its answer gets lost, and the truth about a call whose answer did.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use async_trait::async_trait;
 use cocoonbox_core::backend::{
-    BackendError, ClaimFilter, ClaimRequest, HostFile, MemoryOptions, SandboxBackend as _,
+    BackendError, BoxedDuplex, Capabilities, Claim, ClaimFilter, ClaimRequest, ClaimState, HibernateTo,
+    HostFile, Memory, MemoryBackend, MemoryOptions, SandboxBackend, SandboxId, Target, Tenants,
 };
-use cocoonbox_core::{ImageName, SystemEntropy};
-use cocoonbox_sandbox::remote::{NodeAddress, RemoteBackend};
+use cocoonbox_core::{ImageName, SystemClock, SystemEntropy};
+use cocoonbox_sandbox::remote::{Fleet, FleetConfig, NodeAddress, RemoteBackend};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::node::{InProcess, token};
+use super::node::{InProcess, serve, token};
 
 /// Stands before a node and swallows the answers to the first `lost` claims.
 async fn swallowing(node: std::net::SocketAddr, lost: usize) -> (NodeAddress, AbortOnDropHandle<()>) {
@@ -97,4 +101,113 @@ async fn host_files_that_a_request_cannot_carry_are_refused_before_anything_is_s
     let refused = client.claim(with(11)).await;
     assert!(matches!(refused, Err(BackendError::Invalid { .. })), "{refused:?}");
     assert_eq!(node.store().live(), 1);
+}
+
+/// Sandboxes in memory whose wakes take until they are let.
+#[derive(Debug)]
+struct Slow {
+    memory: MemoryBackend,
+    lets: Semaphore,
+}
+
+#[async_trait]
+impl SandboxBackend for Slow {
+    fn capabilities(&self) -> Capabilities {
+        self.memory.capabilities()
+    }
+    async fn claim(&self, request: ClaimRequest) -> Result<Claim, BackendError> {
+        self.memory.claim(request).await
+    }
+    async fn find(&self, filter: &ClaimFilter) -> Result<Vec<Claim>, BackendError> {
+        self.memory.find(filter).await
+    }
+    async fn release(&self, id: &SandboxId) -> Result<(), BackendError> {
+        self.memory.release(id).await
+    }
+    async fn hibernate(&self, id: &SandboxId, to: HibernateTo) -> Result<Memory, BackendError> {
+        self.memory.hibernate(id, to).await
+    }
+    async fn wake(&self, id: &SandboxId) -> Result<Memory, BackendError> {
+        self.lets.acquire().await.expect("it stays open").forget();
+        self.memory.wake(id).await
+    }
+    async fn connect(&self, id: &SandboxId, target: Target) -> Result<BoxedDuplex, BackendError> {
+        self.memory.connect(id, target).await
+    }
+    async fn put_host_file(&self, id: &SandboxId, file: HostFile) -> Result<(), BackendError> {
+        self.memory.put_host_file(id, file).await
+    }
+    fn tenants(&self) -> Option<&dyn Tenants> {
+        self.memory.tenants()
+    }
+}
+
+#[tokio::test]
+async fn a_question_about_one_sandbox_waits_for_what_is_under_way_on_it() {
+    let memory = MemoryBackend::new(Arc::new(SystemClock), Arc::new(SystemEntropy));
+    let slow = Arc::new(Slow { memory, lets: Semaphore::new(0) });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address: NodeAddress = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let serving = serve(slow.clone(), &folder.path().join("node"), 8, listener).await;
+    let client = RemoteBackend::open(address, Some(token()), Arc::new(SystemEntropy)).await.unwrap();
+    let client = Arc::new(client);
+    let claimed = client.claim(ClaimRequest::new("one".parse().unwrap(), ImageName::host())).await.unwrap();
+    client.hibernate(&claimed.id, HibernateTo::Memory).await.unwrap();
+    let asleep = ClaimState::Hibernated { memory: Memory::Kept };
+
+    let (waking, id) = (Arc::clone(&client), claimed.id.clone());
+    let waking = tokio::spawn(async move { waking.wake(&id).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let all = client.find(&ClaimFilter::all()).await.unwrap();
+    assert_eq!(all[0].state, asleep, "who asks about all is told how it stands");
+    let by_id = ClaimFilter::by_id(claimed.id.clone());
+    let by_ref = ClaimFilter::by_ref(claimed.claim_ref.clone());
+    for filter in [&by_id, &by_ref] {
+        // what takes too long is neither the one nor the other
+        let unsure = client.find(filter).await;
+        assert!(matches!(unsure, Err(BackendError::Unavailable { .. })), "{unsure:?}");
+    }
+    let (asking, filter) = (Arc::clone(&client), by_id.clone());
+    let asking = tokio::spawn(async move { asking.find(&filter).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    slow.lets.add_permits(1);
+    assert_eq!(asking.await.unwrap().unwrap()[0].state, ClaimState::Running);
+    waking.await.unwrap().unwrap();
+    assert_eq!(client.find(&by_ref).await.unwrap()[0].state, ClaimState::Running);
+    serving.end().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_may_have_been_made_is_not_said_to_be_nowhere() {
+    let mut node = InProcess::start(MemoryOptions::default()).await;
+    let (address, _between) = swallowing(node.address, 3).await;
+    let folder = tempfile::tempdir().unwrap();
+    let config = FleetConfig::new(folder.path().join("nodes.json")).with_node(address, Some(token()));
+    let fleet = Fleet::open(config, Arc::new(SystemClock), Arc::new(SystemEntropy)).await.unwrap();
+    let claimed = fleet.claim(ClaimRequest::new("one".parse().unwrap(), ImageName::host())).await;
+    assert!(matches!(claimed, Err(BackendError::Unavailable { .. })), "{claimed:?}");
+    node.stop().await;
+    let asked = ClaimFilter::by_ref("one".parse().unwrap());
+    let unsure = fleet.find(&asked).await;
+    assert!(matches!(unsure, Err(BackendError::Unavailable { .. })), "{unsure:?}");
+    let other = fleet.find(&ClaimFilter::by_ref("other".parse().unwrap())).await;
+    assert_eq!(other.unwrap(), [], "of another one nothing is in doubt");
+    node.start_again().await;
+    let fleet_again = fleet.clone();
+    let tended = AbortOnDropHandle::new(tokio::spawn(async move {
+        fleet_again.serve(tokio_util::sync::CancellationToken::new()).await;
+    }));
+    let found = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            match fleet.find(&asked).await {
+                Ok(found) => return found,
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    });
+    assert_eq!(found.await.expect("it comes back").len(), 1);
+    drop(tended);
+    node.stop().await;
+    assert!(fleet.find(&asked).await.is_ok(), "and then nothing is");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -99,8 +99,7 @@ impl Rig {
             }
         };
         server.forget();
-        let settings =
-            format!("max_boxes: {}\nmax_running: {}\nwarm: 0\n", CAPS.max_boxes, CAPS.max_running);
+        let settings = format!("max_boxes: {}\nmax_running: {}\nwarm: 0\n", CAPS.max_boxes, CAPS.max_running);
         fs::write(server.data().join("api.yaml"), settings)?;
         server.start_again();
         server.end(Signal::SIGINT);
@@ -158,6 +157,15 @@ impl Rig {
             (Part::Server, _) => self.server.wait(),
             (Part::Node, Some((node, _))) => node.wait(),
             _ => {}
+        }
+    }
+
+    /// Keeps what server and node said beside the log of the clients.
+    fn keep_logs(&self, log: &Path) -> std::io::Result<()> {
+        fs::write(log.with_extension("server.log"), self.server.log())?;
+        match &self.apart {
+            Some((node, _)) => fs::write(log.with_extension("node.log"), node.log()),
+            None => Ok(()),
         }
     }
 
@@ -269,6 +277,9 @@ pub fn run(plan: &Plan) -> Result<Outcome, Failure> {
         left.extend(cgroups.parents().iter().map(|path| format!("cgroup {}", path.display())));
         left
     }));
+    if !faults.is_empty() {
+        rig.keep_logs(&plan.log)?;
+    }
     let promises = hold(&notes.oracle).size();
     Ok(Outcome { kills, faults, counts: notes.counts(), promises, looks, cgroups: cgroups.seen() })
 }

@@ -124,7 +124,8 @@ impl Shared {
             let _ = pass(&from, &to, u64::MAX, Duration::ZERO);
             let _ = to.shutdown(Shutdown::Write);
         });
-        let late = if fault == Some(Fault::Late) { Duration::from_millis(bytes % 400) } else { Duration::ZERO };
+        let late =
+            if fault == Some(Fault::Late) { Duration::from_millis(bytes % 400) } else { Duration::ZERO };
         let most = if matches!(fault, Some(Fault::Half | Fault::Cut)) { bytes } else { u64::MAX };
         let _ = pass(&node, &edge, most, late);
         let _ = edge.shutdown(Shutdown::Write);

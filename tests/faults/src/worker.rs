@@ -338,11 +338,12 @@ impl Worker {
         self.notes.count(format!("{what}: {}", word(error)));
         let broken = match error {
             ClientError::PeerMisbehaved { .. }
-            | ClientError::Failed { .. }
             | ClientError::Invalid { .. }
             | ClientError::Unsupported { .. }
             | ClientError::NotSignedIn { .. }
             | ClientError::Misuse { .. } => true,
+            // whose first process is killed before it answers, that box did not start, and it says so
+            ClientError::Failed { message } => !message.contains("ensure the box to try again"),
             ClientError::Refused { refusal, .. } => *refusal == Refusal::Exists,
             _ => false,
         };

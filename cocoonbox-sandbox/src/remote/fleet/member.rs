@@ -1,10 +1,10 @@
 //! One node of several: how it stands, and what was last known of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cocoonbox_core::backend::{Capabilities, Claim, ClaimFilter, ClaimState, SandboxId};
+use cocoonbox_core::backend::{Capabilities, Claim, ClaimFilter, ClaimRef, ClaimState, SandboxId};
 use cocoonbox_core::{Entropy, TenantName, Timestamp};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -96,6 +96,8 @@ struct Status {
     misdeed: Option<String>,
     /// What it held when it was last seen, by its own ids; each with the id that we give it.
     claims: BTreeMap<SandboxId, Claim>,
+    /// References of claims that it was asked for and gave no answer to: it may have made them.
+    doubts: BTreeSet<ClaimRef>,
     /// Claims that are on their way to it.
     coming: u32,
     /// The caps that it was told.
@@ -123,6 +125,7 @@ impl Member {
             answered_at: None,
             misdeed: None,
             claims: BTreeMap::new(),
+            doubts: BTreeSet::new(),
             coming: 0,
             caps: BTreeMap::new(),
         };
@@ -195,6 +198,7 @@ impl Member {
         if status.node.as_ref() != Some(&node) {
             // another one than before: it has nothing of what that one had
             status.claims.clear();
+            status.doubts.clear();
             status.node = Some(node);
         }
         if back {
@@ -247,6 +251,16 @@ impl Member {
         claim
     }
 
+    /// Notes that it may have made a claim of this reference.
+    pub(super) fn doubt(&self, claim_ref: &ClaimRef) {
+        self.status().doubts.insert(claim_ref.clone());
+    }
+
+    /// Whether it may have made a claim that a filter asks for, and nobody knows.
+    pub(super) fn is_in_doubt(&self, filter: &ClaimFilter) -> bool {
+        filter.claim_ref.as_ref().is_some_and(|asked| self.status().doubts.contains(asked))
+    }
+
     pub(super) fn released(&self, own: &SandboxId) {
         let mut status = self.status();
         if let Some(room) = &mut status.room {
@@ -258,6 +272,9 @@ impl Member {
     /// Takes in what it answered, and returns it under the ids that we give.
     pub(super) fn saw(&self, filter: &ClaimFilter, claims: Vec<Claim>) -> Vec<Claim> {
         let mut status = self.status();
+        if let Some(asked) = &filter.claim_ref {
+            status.doubts.remove(asked);
+        }
         // what matches and was not answered is gone
         status.claims.retain(|own, claim| {
             let mut before = claim.clone();

@@ -240,15 +240,16 @@ impl Inner {
         if member.answers() { Ok((member, own)) } else { Err(unavailable(member.absence())) }
     }
 
-    /// Asks one node; when it does not answer, the answer is what is known.
-    async fn find_at(&self, member: &Member, filter: &ClaimFilter) -> Vec<Claim> {
+    /// Asks one node; when it does not answer, the answer is what is known, unless it may have made what nobody knows of.
+    async fn find_at(&self, member: &Member, filter: &ClaimFilter) -> Result<Vec<Claim>, BackendError> {
         if member.answers() {
             match super::serve::patiently(|limit| member.client.find(filter, limit)).await {
-                Ok(claims) => return member.saw(filter, claims),
+                Ok(claims) => return Ok(member.saw(filter, claims)),
+                Err(error) if error.is_busy() => return Err(failed(member, error, About::default())),
                 Err(error) => self.lost(member, &error),
             }
         }
-        member.known(filter)
+        if member.is_in_doubt(filter) { Err(unavailable(member.absence())) } else { Ok(member.known(filter)) }
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, BackendError> {
@@ -271,6 +272,9 @@ impl Inner {
                 Ok(claim) => return Ok(member.made(claim)),
                 Err(error) => {
                     let unsent = matches!(error, CallError::Apart(_));
+                    if !unsent && error.is_silence() {
+                        member.doubt(&request.claim_ref);
+                    }
                     let error = failed(&member, error, about);
                     // what may have been done there must not be done elsewhere as well
                     if !unsent && error.retry() == Retry::LookFirst
@@ -345,7 +349,7 @@ impl SandboxBackend for Fleet {
             };
             let mut filter = filter.clone();
             filter.id = Some(own);
-            let found = inner.find_at(&member, &filter).await;
+            let found = inner.find_at(&member, &filter).await?;
             return if found.is_empty() && !member.answers() {
                 Err(unavailable(member.absence()))
             } else {
@@ -353,7 +357,8 @@ impl SandboxBackend for Fleet {
             };
         }
         let found = join_all(inner.members.iter().map(|member| inner.find_at(member, filter))).await;
-        let mut found: Vec<Claim> = found.into_iter().flatten().collect();
+        let mut found: Vec<Claim> =
+            found.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
         // each node's own order is kept among equals
         found.sort_by_key(|claim| claim.claimed_at);
         Ok(found)
