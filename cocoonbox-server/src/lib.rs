@@ -11,4 +11,5 @@ pub use cocoonbox_oauth::LinkToken;
 pub use config::settings;
 pub use data::DataDir;
 pub use first::{hand_out, sign_in_words};
+pub use node::check_nodes;
 pub use serve::{Started, log_to_stderr, run, stop_signal};

@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use cocoonbox_boxes::Engine;
+use cocoonbox_client::cli::NodeSetting;
 use cocoonbox_core::backend::SandboxBackend;
-use cocoonbox_core::{Clock, Entropy};
+use cocoonbox_core::{Clock, Entropy, SystemEntropy};
 use cocoonbox_sandbox::http::{router, serve as http};
 use cocoonbox_sandbox::node::serve::tend;
 use cocoonbox_sandbox::node::{Node, NodeOptions, NodeToken};
+use cocoonbox_sandbox::probe::Check;
 use cocoonbox_sandbox::remote::{Fleet, FleetConfig, NodeAddress, NodeState};
 use cocoonbox_sandbox::{BwrapConfig, EngineOptions, open_backend};
 use tokio::net::UnixListener;
@@ -110,6 +112,20 @@ impl Nodes {
             () = look => {}
         }
     }
+}
+
+/// Asks each node whether boxes can be kept there.
+///
+/// # Errors
+/// An address is none, or a token file cannot be read.
+pub async fn check_nodes(nodes: &[NodeSetting]) -> anyhow::Result<Vec<Check>> {
+    let mut asked = Vec::new();
+    for node in nodes {
+        let address: NodeAddress = node.address.parse().context("--node")?;
+        let token = node.token_file.as_deref().map(token).transpose()?;
+        asked.push(cocoonbox_sandbox::remote::diagnose(address, token, Arc::new(SystemEntropy)));
+    }
+    Ok(futures::future::join_all(asked).await)
 }
 
 /// Reads a node's token out of a file that its owner alone may read.

@@ -1,22 +1,34 @@
-//! `cocoonbox doctor`: what this machine can do.
+//! `cocoonbox doctor`: what this machine, and nodes elsewhere, can do.
 
 use std::io::Write;
 use std::path::PathBuf;
 
-use cocoonbox_client::cli::{Environment, Global, exit};
+use cocoonbox_client::cli::{DoctorArgs, Environment, Global, UpArgs, exit, nodes};
 use cocoonbox_sandbox::probe::{ProbeOptions, Status, probe};
+use cocoonbox_server::{check_nodes, settings};
 use serde_json::json;
 
-/// Looks, prints, and returns the exit status: 0 when boxes run here.
+/// Looks, prints, and returns the exit status: 0 when boxes run here, or on a node where nodes are to keep them.
 pub(crate) async fn run(
+    args: DoctorArgs,
     global: &Global,
     environment: &Environment,
     out: &mut dyn Write,
 ) -> anyhow::Result<u8> {
     let data = environment.variable("COCOONBOX_DATA").map_or_else(std::env::temp_dir, PathBuf::from);
-    let report = probe(&ProbeOptions::new(data)).await;
+    let mut flags = UpArgs::default();
+    (flags.node, flags.node_token_file) = (args.node, args.node_token_file);
+    let nodes = nodes(&settings(&flags, environment)?)?;
+    let mut report = probe(&ProbeOptions::new(data)).await;
+    let answers = check_nodes(&nodes).await?;
+    let boxes_run = if nodes.is_empty() {
+        report.boxes_run()
+    } else {
+        answers.iter().any(|check| check.status == Status::Yes)
+    };
+    report.checks.extend(answers);
     if global.json {
-        writeln!(out, "{}", json!({ "boxes_run": report.boxes_run(), "checks": report.checks }))?;
+        writeln!(out, "{}", json!({ "boxes_run": boxes_run, "checks": report.checks }))?;
     } else {
         for check in &report.checks {
             let status = match check.status {
@@ -31,12 +43,13 @@ pub(crate) async fn run(
                 }
             }
         }
-        let verdict = if report.boxes_run() {
-            "boxes run here: start with `cocoonbox up`"
-        } else {
-            "boxes do not run here yet: see the remedies above"
+        let verdict = match (boxes_run, nodes.is_empty()) {
+            (true, true) => "boxes run here: start with `cocoonbox up`",
+            (false, true) => "boxes do not run here yet: see the remedies above",
+            (true, false) => "boxes run on nodes: start with `cocoonbox up` and the same nodes",
+            (false, false) => "no node takes boxes: see the remedies above",
         };
         writeln!(out, "\n{verdict}")?;
     }
-    Ok(if report.boxes_run() { exit::DONE } else { exit::FAILED })
+    Ok(if boxes_run { exit::DONE } else { exit::FAILED })
 }

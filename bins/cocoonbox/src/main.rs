@@ -81,7 +81,7 @@ fn execute(runtime: &Runtime, cli: Cli, environment: &Environment) -> anyhow::Re
             Outcome::Exit(status) => Ok(status),
             Outcome::Up(args, global) => up::run(&args, &global, environment).await.map(|()| exit::DONE),
             Outcome::Config(args, global) => config::run(&args, &global, environment, &mut stdout),
-            Outcome::Doctor(global) => doctor::run(&global, environment, &mut stdout).await,
+            Outcome::Doctor(args, global) => doctor::run(args, &global, environment, &mut stdout).await,
         }
     })
 }

@@ -86,13 +86,15 @@ Examples:
   cocoonbox cp ./project main:/workspace/       a folder, into /workspace
   cocoonbox cp main:/workspace/out ./results    back, under another name")]
     Cp(CpArgs),
-    /// Check what this machine can do for boxes
+    /// Check what this machine, and nodes elsewhere, can do for boxes
     #[command(after_long_help = "\
-Each \"no\" comes with its reason and what to do about it.
+Each \"no\" comes with its reason and what to do about it. Nodes are those that
+`cocoonbox up` would use: by flags, the environment or api.yaml.
 
-Example:
-  cocoonbox doctor --json")]
-    Doctor,
+Examples:
+  cocoonbox doctor --json
+  cocoonbox doctor --node http://10.0.0.7:7421 --node-token-file token")]
+    Doctor(DoctorArgs),
     /// Serve boxes on this machine until Ctrl-C
     #[command(after_long_help = "\
 The first start makes user admin, prints a one-use sign-in link (10 minutes) and
@@ -349,6 +351,18 @@ pub struct UpArgs {
     /// Print a new one-use sign-in link for user admin (10 minutes)
     #[arg(long)]
     pub new_link: bool,
+}
+
+/// What `doctor` looks at besides this machine.
+#[derive(Clone, Debug, Default, Args)]
+#[expect(clippy::exhaustive_structs, reason = "the same flags as `up` has")]
+pub struct DoctorArgs {
+    /// A node to ask: http://HOST:PORT; give it once for each node
+    #[arg(long, value_name = "URL")]
+    pub node: Vec<String>,
+    /// The file with a node's token (mode 0600): one for all nodes, or one for each in their order
+    #[arg(long, value_name = "FILE")]
+    pub node_token_file: Vec<PathBuf>,
 }
 
 /// The words of `rsh` as clap sees them, for help and completions; [`RshArgs`] is what they mean.

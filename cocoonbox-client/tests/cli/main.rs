@@ -127,7 +127,7 @@ impl Desk {
                 };
                 match cli::run(cli, &environment, &mut io).await {
                     Outcome::Exit(status) => status,
-                    Outcome::Up(..) | Outcome::Doctor(_) | Outcome::Config(..) => 99,
+                    Outcome::Up(..) | Outcome::Doctor(..) | Outcome::Config(..) => 99,
                 }
             }
         };

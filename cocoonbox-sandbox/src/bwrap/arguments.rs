@@ -96,15 +96,17 @@ pub(super) fn options(of: &Box_<'_>) -> Vec<Vec<u8>> {
     list.words(&["--setenv", "COCOONBOX_AGENT_NODE_FD", &of.agent.to_string()]);
     list.words(&["--setenv", "COCOONBOX_LOCK_FD", &of.lock.to_string()]);
 
+    if let Some(copy) = of.etc_copy {
+        // first: parts lie over it
+        list.pair("--ro-bind", copy, Path::new("/etc"));
+    }
     for (path, part) in of.parts {
         match part {
             Part::Bind(source) => list.pair("--ro-bind", source, path),
             Part::Link(target) => list.add(&[b"--symlink", target, path.as_os_str().as_bytes()]),
         }
     }
-    if let Some(copy) = of.etc_copy {
-        list.pair("--ro-bind", copy, Path::new("/etc"));
-    } else {
+    if of.etc_copy.is_none() {
         for (name, target) in OWN_ETC_LINKS {
             list.words(&["--symlink", target, &format!("/etc/{name}")]);
         }

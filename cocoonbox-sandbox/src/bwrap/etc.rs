@@ -1,8 +1,9 @@
 //! The `/etc` of an image in one piece.
 //!
 //! An image shows dozens of entries of `/etc`, and bwrap looks through every mount for each mount that it makes. So a
-//! copy of them is kept in `<data>/etc/<digest>`, which all boxes of the image share: one mount. The digest is of what
-//! tells that an entry changed, and boxes that run keep the copy that they were started with.
+//! copy of them is kept in `<data>/etc/<digest>`, which all boxes of the image share: one mount. Folders with much in
+//! them are mounted over it, as many files are slower to make than a mount is. The digest is of what tells that an
+//! entry changed, and boxes that run keep the copy that they were started with.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -23,18 +24,27 @@ use super::{disk, open, tree};
 
 /// How long a copy counts as what the image has.
 const FRESH: Duration = Duration::from_secs(1);
+/// The most that a copied folder has in it; one with more is mounted.
+const MANY: usize = 40;
 /// The most entries and bytes that are copied; an image with more is seen entry by entry.
-const MOST_ENTRIES: usize = 16 * 1024;
-const MOST_BYTES: u64 = 64 * 1024 * 1024;
-/// How deep folders may lie.
-const MOST_DEPTH: usize = 32;
+const MOST_ENTRIES: usize = 1024;
+const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The copies of a data directory.
 #[derive(Debug)]
 pub(super) struct Copies {
     directory: PathBuf,
-    /// By image: the name of its copy, or why it has none, and when that was seen.
-    known: Mutex<HashMap<PathBuf, (Option<String>, Duration)>>,
+    /// By image: its copy, where it can have one, and when that was seen.
+    known: Mutex<HashMap<PathBuf, (Option<Copy>, Duration)>>,
+}
+
+/// A copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Copy {
+    /// What it is called among the copies.
+    pub(super) name: String,
+    /// What is to be mounted over it, by its path in `/etc`.
+    pub(super) mounted: Vec<PathBuf>,
 }
 
 /// One entry of `/etc`, by its path there.
@@ -47,6 +57,8 @@ struct Item {
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
     Folder,
+    /// A folder that is mounted.
+    Mounted,
     Link(PathBuf),
     /// Its mode's bits for all to read and to run; its length, inode and last change in nanoseconds.
     File {
@@ -67,9 +79,9 @@ impl Copies {
         self.directory.join(name)
     }
 
-    /// Returns the name of a copy of an image's `/etc` as it was within the last second; nothing where there can be
+    /// Returns a copy of an image's `/etc` as it was within the last second; nothing where there can be
     /// none, and each entry is to be shown by itself. `now` is steady time.
-    pub(super) fn latest(&self, source: &Source, now: Duration) -> Option<String> {
+    pub(super) fn latest(&self, source: &Source, now: Duration) -> Option<Copy> {
         let image = match source {
             Source::Host => PathBuf::from("/"),
             // an image that is a whole machine shows what no copy should hold
@@ -78,33 +90,36 @@ impl Copies {
         };
         // whoever waits here would have made the same copy
         let mut known = hold(&self.known);
-        if let Some((name, seen)) = known.get(&image)
+        if let Some((copy, seen)) = known.get(&image)
             && now.saturating_sub(*seen) < FRESH
         {
-            return name.clone();
+            return copy.clone();
         }
-        let name = self.copy(&image, source).inspect_err(|error| {
+        let copy = self.copy(&image, source).inspect_err(|error| {
             tracing::warn!(%error, image = %image.display(), "boxes see each entry of /etc by itself");
         });
-        let name = name.ok();
-        known.insert(image, (name.clone(), now));
-        name
+        let copy = copy.ok();
+        known.insert(image, (copy.clone(), now));
+        copy
     }
 
-    fn copy(&self, image: &Path, source: &Source) -> io::Result<String> {
+    fn copy(&self, image: &Path, source: &Source) -> io::Result<Copy> {
         let etc = image.join("etc");
         let items = list(&etc, image::etc_names(source)?)?;
         let name = open::hex(&digest(&items)[..16]);
-        let place = self.path(&name);
+        let is_mounted = |item: &&Item| item.kind == Kind::Mounted;
+        let mounted = items.iter().filter(is_mounted).map(|item| item.path.clone()).collect();
+        let copy = Copy { name, mounted };
+        let place = self.path(&copy.name);
         if place.is_dir() {
-            return Ok(name);
+            return Ok(copy);
         }
         disk::directory(&self.directory, 0o755)?;
-        let new = self.directory.join(format!(".{name}.new"));
+        let new = self.directory.join(format!(".{}.new", copy.name));
         tree::remove(&new)?;
         let made = fill(&new, &etc, &items).and_then(|()| fs::rename(&new, &place));
         made.inspect_err(|_| drop(tree::remove(&new)))?;
-        Ok(name)
+        Ok(copy)
     }
 
     /// Removes the copies that no box runs with. What is left was made since the machine started, as something runs.
@@ -119,13 +134,23 @@ impl Copies {
 
 /// Lists what is below the named entries of `etc`, folders before what is in them; what is gone meanwhile, what is
 /// neither file, folder nor link, and what not all may read is left out.
-fn list(etc: &Path, names: Vec<OsString>) -> io::Result<Vec<Item>> {
+fn list(etc: &Path, mut names: Vec<OsString>) -> io::Result<Vec<Item>> {
+    names.sort();
+    let (mut items, mut bytes) = (Vec::new(), 0);
+    for name in names {
+        items.extend(below(etc, PathBuf::from(name), &mut bytes)?);
+        if items.len() > MOST_ENTRIES || bytes > MOST_BYTES {
+            return Err(too_large());
+        }
+    }
+    Ok(items)
+}
+
+/// Lists one entry and what is in it.
+fn below(etc: &Path, top: PathBuf, bytes: &mut u64) -> io::Result<Vec<Item>> {
     let mut items = Vec::new();
-    let mut bytes = 0;
-    let mut left: Vec<_> = names.into_iter().map(|name| (PathBuf::from(name), 0)).collect();
-    left.sort();
-    left.reverse();
-    while let Some((path, depth)) = left.pop() {
+    let mut left = vec![top.clone()];
+    while let Some(path) = left.pop() {
         let full = etc.join(&path);
         let found = match fs::symlink_metadata(&full) {
             Ok(found) => found,
@@ -135,24 +160,21 @@ fn list(etc: &Path, names: Vec<OsString>) -> io::Result<Vec<Item>> {
         let kind = if found.is_symlink() {
             Kind::Link(fs::read_link(&full)?)
         } else if found.is_dir() && found.mode() & 0o005 == 0o005 {
-            if depth == MOST_DEPTH {
-                return Err(too_large());
-            }
-            let inside = fs::read_dir(&full)?.map(|entry| Ok((path.join(entry?.file_name()), depth + 1)));
+            let inside = fs::read_dir(&full)?.take(MANY + 1).map(|entry| Ok(path.join(entry?.file_name())));
             let mut inside = inside.collect::<io::Result<Vec<_>>>()?;
             inside.sort();
             left.extend(inside.into_iter().rev());
             Kind::Folder
         } else if found.is_file() && found.mode() & 0o004 != 0 {
-            bytes += found.len();
+            *bytes += found.len();
             let changed = (found.mtime(), found.mtime_nsec());
             Kind::File { mode: found.mode() & 0o005, length: found.len(), inode: found.ino(), changed }
         } else {
             continue;
         };
         items.push(Item { path, kind });
-        if items.len() + left.len() > MOST_ENTRIES || bytes > MOST_BYTES {
-            return Err(too_large());
+        if items.len() + left.len() > MANY {
+            return Ok(vec![Item { path: top, kind: Kind::Mounted }]);
         }
     }
     Ok(items)
@@ -172,6 +194,7 @@ fn digest(items: &[Item]) -> [u8; 32] {
         add(path.as_os_str().as_bytes());
         match kind {
             Kind::Folder => add(b"folder"),
+            Kind::Mounted => add(b"mounted"),
             Kind::Link(target) => {
                 add(b"link");
                 add(target.as_os_str().as_bytes());
@@ -209,7 +232,7 @@ fn fill(new: &Path, etc: &Path, items: &[Item]) -> io::Result<()> {
             parts.skip(1).try_for_each(|part| disk::directory(&new.join(part), 0o755))?;
         }
         match kind {
-            Kind::Folder => disk::directory(&to, 0o755)?,
+            Kind::Folder | Kind::Mounted => disk::directory(&to, 0o755)?,
             Kind::Link(target) => symlink(target, &to)?,
             Kind::File { mode, .. } => {
                 let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -261,7 +284,7 @@ mod tests {
         let (_folder, rootfs, copies) = image()?;
         let source = Source::Rootfs(rootfs.clone());
         let first = copies.latest(&source, at(1)).ok_or("copied")?;
-        let path = copies.path(&first);
+        let path = copies.path(&first.name);
         assert_eq!(fs::read_to_string(path.join("ssl/certs/a.pem"))?, "one");
         assert_eq!(fs::read_link(path.join("link"))?, Path::new("ssl/certs/a.pem"));
         assert_eq!(fs::read_link(path.join("mtab"))?, Path::new("/proc/self/mounts"));
@@ -273,15 +296,15 @@ mod tests {
         fs::write(rootfs.join("etc/ssl/certs/a.pem"), "two!")?;
         assert_eq!(copies.latest(&source, at(5)).as_ref(), Some(&first), "within a second it is not asked");
         let second = copies.latest(&source, at(6)).ok_or("copied")?;
-        assert_eq!(fs::read_to_string(copies.path(&second).join("ssl/certs/a.pem"))?, "two!");
+        assert_eq!(fs::read_to_string(copies.path(&second.name).join("ssl/certs/a.pem"))?, "two!");
         assert_eq!(fs::read_to_string(path.join("ssl/certs/a.pem"))?, "one", "who runs keeps its copy");
 
         fs::create_dir(copies.path(".left.new"))?;
-        copies.remove_unused(std::slice::from_ref(&second));
+        copies.remove_unused(std::slice::from_ref(&second.name));
         let left: Vec<_> = fs::read_dir(&copies.directory)?
             .map(|entry| entry.map(|e| e.file_name()))
             .collect::<Result<_, _>>()?;
-        assert_eq!(left, [OsString::from(second)]);
+        assert_eq!(left, [OsString::from(second.name)]);
         Ok(())
     }
 
@@ -294,7 +317,7 @@ mod tests {
         {
             fs::set_permissions(rootfs.join("etc/issue"), fs::Permissions::from_mode(mode))?;
             let name = copies.latest(&source, at(2 * seconds as u64)).ok_or("copied")?;
-            assert_eq!(copies.path(&name).join("issue").exists(), copied, "{mode:o}");
+            assert_eq!(copies.path(&name.name).join("issue").exists(), copied, "{mode:o}");
         }
         fs::set_permissions(rootfs.join("etc/ssl"), fs::Permissions::from_mode(0o700))?;
         rustix::fs::mknodat(
@@ -305,7 +328,32 @@ mod tests {
             0,
         )?;
         let name = copies.latest(&source, at(60)).ok_or("copied")?;
-        assert!(!copies.path(&name).join("ssl").exists() && !copies.path(&name).join("pipe").exists());
+        assert!(
+            !copies.path(&name.name).join("ssl").exists() && !copies.path(&name.name).join("pipe").exists()
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_folder_with_much_in_it_is_mounted() -> Result<(), Anyhow> {
+        let (_folder, rootfs, copies) = image()?;
+        let source = Source::Rootfs(rootfs.clone());
+        // wide, and deep
+        for nth in 0..MANY {
+            fs::write(rootfs.join(format!("etc/ssl/certs/{nth}")), "")?;
+        }
+        fs::create_dir_all(rootfs.join("etc").join("d/".repeat(MANY + 1)))?;
+        let copy = copies.latest(&source, at(1)).ok_or("copied")?;
+        assert_eq!(copy.mounted, [Path::new("d"), Path::new("ssl")]);
+        let place = copies.path(&copy.name);
+        assert_eq!(
+            (fs::read_dir(place.join("ssl"))?.count(), fs::read_dir(place.join("d"))?.count()),
+            (0, 0)
+        );
+        assert_eq!(fs::read_to_string(place.join("issue"))?, "hello");
+        // what changes in it is no reason for another copy
+        fs::write(rootfs.join("etc/ssl/certs/new"), "")?;
+        assert_eq!(copies.latest(&source, at(9)), Some(copy));
         Ok(())
     }
 
@@ -317,7 +365,9 @@ mod tests {
         big.set_len(MOST_BYTES + 1)?;
         assert_eq!(copies.latest(&source, at(1)), None);
         fs::remove_file(rootfs.join("etc/big"))?;
-        fs::create_dir_all(rootfs.join("etc").join("d/".repeat(MOST_DEPTH + 2)))?;
+        for nth in 0..=MOST_ENTRIES {
+            fs::write(rootfs.join(format!("etc/file-{nth}")), "")?;
+        }
         assert_eq!(copies.latest(&source, at(3)), None);
         assert!(!copies.directory.exists());
         assert_eq!(copies.latest(&Source::Rootfs("/".into()), at(5)), None);

@@ -109,9 +109,9 @@ pub(super) enum Part {
 
 /// How a box sees an image's `/etc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Etc {
-    /// By a copy, which is no part.
-    Copy,
+pub(super) enum Etc<'a> {
+    /// By a copy, which is no part, and these entries over it.
+    Copy(&'a [PathBuf]),
     /// Entry by entry.
     Entries,
 }
@@ -137,7 +137,7 @@ pub(super) fn find(data: &Path, image: &ImageName) -> Option<Source> {
 }
 
 /// Lists an image's parts by where a box sees them; `seen` is where a root file system is seen by the launch.
-pub(super) fn parts(source: &Source, seen: &Path, etc: Etc) -> io::Result<BTreeMap<PathBuf, Part>> {
+pub(super) fn parts(source: &Source, seen: &Path, etc: Etc<'_>) -> io::Result<BTreeMap<PathBuf, Part>> {
     let mut parts = BTreeMap::new();
     match source {
         Source::Host => {
@@ -154,16 +154,23 @@ pub(super) fn parts(source: &Source, seen: &Path, etc: Etc) -> io::Result<BTreeM
             }
         }
     }
-    if etc == Etc::Entries {
-        let (root, seen) = match source {
-            Source::Host => (Path::new("/"), Path::new("/")),
-            Source::Rootfs(rootfs) => (rootfs.as_path(), seen),
-        };
-        for name in etc_names(source)? {
-            let added = add(&mut parts, root, seen, &Path::new("etc").join(name));
-            // the host has not all that is on the list
-            if *source != Source::Host {
-                added?;
+    let (root, seen) = match source {
+        Source::Host => (Path::new("/"), Path::new("/")),
+        Source::Rootfs(rootfs) => (rootfs.as_path(), seen),
+    };
+    match etc {
+        Etc::Copy(mounted) => {
+            for path in mounted {
+                add(&mut parts, root, seen, &Path::new("etc").join(path))?;
+            }
+        }
+        Etc::Entries => {
+            for name in etc_names(source)? {
+                let added = add(&mut parts, root, seen, &Path::new("etc").join(name));
+                // the host has not all that is on the list
+                if *source != Source::Host {
+                    added?;
+                }
             }
         }
     }
@@ -294,10 +301,9 @@ mod tests {
         std::os::unix::fs::symlink("usr/bin", rootfs.join("bin"))?;
         assert_eq!(find(data.path(), &"small:2".parse()?), None);
         let source = find(data.path(), &"small:1".parse()?).ok_or("the image is there")?;
-        let without = parts(&source, Path::new("/seen"), Etc::Copy)?;
-        assert!(
-            !without.keys().any(|path| path.starts_with("/etc")) && without.contains_key(Path::new("/srv"))
-        );
+        let without = parts(&source, Path::new("/seen"), Etc::Copy(&[PathBuf::from("apt")]))?;
+        let names: Vec<_> = without.keys().filter_map(|path| path.to_str()).collect();
+        assert_eq!(names, ["/bin", "/etc/apt", "/opt/tool", "/srv", "/usr"]);
         let parts = parts(&source, Path::new("/seen"), Etc::Entries)?;
         let names: Vec<_> = parts.keys().filter_map(|path| path.to_str()).collect();
         assert_eq!(names, ["/bin", "/etc/apt", "/etc/issue", "/opt/tool", "/srv", "/usr"]);

@@ -300,8 +300,8 @@ fn prepare(
         let (temporary, identity) = (seen(&places.temporary)?, seen(&places.identity)?);
         let bin = seen(&inner.data.join("bin").join(&inner.agent))?;
         let doors_seen = doors.as_ref().map(|_| seen(&places.doors)).transpose()?;
-        let etc_seen = etc_copy.as_ref().map(|name| seen(&inner.etc.path(name))).transpose()?;
-        let how = if etc_copy.is_some() { image::Etc::Copy } else { image::Etc::Entries };
+        let etc_seen = etc_copy.as_ref().map(|copy| seen(&inner.etc.path(&copy.name))).transpose()?;
+        let how = etc_copy.as_ref().map_or(image::Etc::Entries, |copy| image::Etc::Copy(&copy.mounted));
         let parts = image::parts(&source, &rootfs, how)?;
         let etc_names: Vec<_> = own_etc.iter().map(|(name, _)| *name).collect();
         // user namespaces within are one defence, by bwrap and by the filter
@@ -349,7 +349,7 @@ fn prepare(
             give: stage::texts(&give)?,
             without: Without::of(&inner.config),
         };
-        Ok(Prepared { launch, info, doors, etc: etc_copy })
+        Ok(Prepared { launch, info, doors, etc: etc_copy.map(|copy| copy.name) })
     };
     work().map_err(|source| failed("its files could not be prepared", Some(source)))
 }

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use cocoonbox_core::backend::{Claim, ClaimFilter, ClaimRequest, HostFile, Metadata, Target};
+use cocoonbox_core::backend::{Claim, ClaimFilter, ClaimRequest, HostFile, Metadata};
 
 use super::access::{self, id};
 use super::relay::{not_upgraded, switched};
@@ -118,7 +118,7 @@ async fn agent(
     if let Some(refusal) = not_upgraded(request.headers(), "silkd") {
         return Ok(refusal);
     }
-    let guest = node.backend().connect(&id, Target::Channel).await?;
+    let guest = node.attach(&id).await?;
     // each direction ends on its own, as a port's does
     serve::port(request, guest);
     Ok(switched("silkd"))

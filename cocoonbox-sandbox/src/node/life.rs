@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use cocoonbox_core::Timestamp;
 use cocoonbox_core::backend::{
-    BackendError, BoxedDuplex, ClaimFilter, ClaimState, HibernateTo, Memory, SandboxId, Target,
+    BackendError, BoxedDuplex, Claim, ClaimFilter, ClaimState, HibernateTo, Memory, SandboxId, Target,
 };
 use futures::StreamExt as _;
 
+use super::idle::Use;
 use super::lease::{DEFAULT_LEASE, OnExpire};
 use super::record::{Entry, Phase, Record, hold};
 use super::refusal::{Code, Refusal};
@@ -92,23 +93,34 @@ impl Node {
 
     /// Opens a stream into a sandbox that is waked for it.
     pub(crate) async fn connect(&self, id: &SandboxId, target: Target) -> Result<BoxedDuplex, Refusal> {
+        let entry = self.0.entry(id).await?;
+        let uses = Use::of(&entry);
+        // a look for what is idle that did not see this use is over when its turn is
+        drop(entry.turn.lock().await);
         self.ready(id).await?;
-        Ok(self.0.backend.connect(id, target).await?)
+        Ok(uses.by(self.0.backend.connect(id, target).await?))
     }
 
     /// Opens a stream into a sandbox that runs; one that does not, or is between two states, refuses at once.
     pub(crate) async fn look_in(&self, id: &SandboxId, target: Target) -> Result<BoxedDuplex, Refusal> {
         let entry = self.0.entry(id).await?;
+        let uses = Use::of(&entry);
         let Ok(turn) = entry.turn.try_lock() else {
             return Err(Refusal::conflict(format!("sandbox {id} is between two states")));
         };
         let state = self.0.claim_of(id).await?.state;
         drop(turn);
         match state {
-            ClaimState::Running => Ok(self.0.backend.connect(id, target).await?),
+            ClaimState::Running => Ok(uses.by(self.0.backend.connect(id, target).await?)),
             ClaimState::Failed { reason } => Err(Refusal::conflict(format!("sandbox {id} failed: {reason}"))),
             _ => Err(Refusal::conflict(format!("sandbox {id} is hibernated"))),
         }
+    }
+
+    /// Opens the guest channel of a sandbox that runs; it takes no turn and wakes nothing.
+    pub(crate) async fn attach(&self, id: &SandboxId) -> Result<BoxedDuplex, Refusal> {
+        let uses = Use::of(&self.0.entry(id).await?);
+        Ok(uses.by(self.0.backend.connect(id, Target::Channel).await?))
     }
 
     /// Sets the lease from now; the answer is what was granted.
@@ -150,7 +162,9 @@ impl Node {
     pub async fn tick(&self) {
         let inner = &self.0;
         let served = inner.served.now();
-        let running = inner.prune().await;
+        let claims = inner.prune().await;
+        let running: HashSet<&SandboxId> =
+            claims.iter().filter(|claim| claim.state == ClaimState::Running).map(|claim| &claim.id).collect();
         let due = hold(&inner.registry).all().into_iter().filter(|entry| {
             let record = entry.record();
             let over = record.lease.as_ref().is_some_and(|lease| lease.left(served).is_zero());
@@ -161,11 +175,12 @@ impl Node {
                 // one that runs was waked by a call whose answer got lost
                 Phase::Archived => {
                     let runs = record.id.as_ref().is_some_and(|id| running.contains(id));
-                    runs || inner.is_orphan(&record)
+                    runs || inner.is_orphan(&record) || record.is_to_be_deleted(served)
                 }
                 Phase::Claiming => false,
             }
         });
+        let due: Vec<_> = due.collect();
         futures::stream::iter(due)
             .for_each_concurrent(AT_A_TIME, |entry| {
                 let inner = Arc::clone(inner);
@@ -180,6 +195,7 @@ impl Node {
                 }
             })
             .await;
+        inner.sweep(&claims, served).await;
         self.rest().await;
     }
 
@@ -245,6 +261,7 @@ impl Inner {
             let now = self.clock.now();
             self.change(&entry, |record| {
                 record.phase = Phase::Live;
+                record.delete_at_millis = None;
                 record.lease = lease.or(record.lease.take());
                 if failed {
                     record.restarts = record.restarts.saturating_add(1);
@@ -256,6 +273,7 @@ impl Inner {
         let began = self.served.now();
         match self.backend.wake(id).await {
             Ok(memory) => {
+                entry.uses.restart();
                 if claim.state != ClaimState::Running {
                     let event = if archived { "unarchive" } else { "wake" };
                     self.tell(event, &claim);
@@ -281,6 +299,9 @@ impl Inner {
             // renewed meanwhile
             Phase::Live if !over => Ok(()),
             Phase::Ended => self.forget(entry).await,
+            Phase::Archived if record.is_to_be_deleted(self.served.now()) => {
+                self.release(entry, "archive_delete").await
+            }
             Phase::Archived if !self.is_orphan(&record) => self.archive(entry, &record).await,
             Phase::Live | Phase::Archiving
                 if record.on_expire == OnExpire::Archive && !self.is_orphan(&record) =>
@@ -295,20 +316,25 @@ impl Inner {
     }
 
     /// Puts a claim away: its processes end, its files stay.
-    async fn archive(&self, entry: &Arc<Entry>, record: &Record) -> Result<(), Refusal> {
+    pub(super) async fn archive(&self, entry: &Arc<Entry>, record: &Record) -> Result<(), Refusal> {
         let id = record.id.clone().ok_or_else(Refusal::not_found)?;
         let claim = self.claim_of(&id).await?;
         if record.phase != Phase::Archiving {
             self.change(entry, |record| record.phase = Phase::Archiving).await?;
         }
         self.backend.hibernate(&id, HibernateTo::Disk).await?;
-        self.change(entry, |record| record.phase = Phase::Archived).await?;
+        let delete_at = self.idle_of(&claim).delete_after().map(|after| self.served.now() + after);
+        self.change(entry, |record| {
+            record.phase = Phase::Archived;
+            record.delete_at_millis = delete_at.map(|at| u64::try_from(at.as_millis()).unwrap_or(u64::MAX));
+        })
+        .await?;
         self.tell("archive", &claim);
         Ok(())
     }
 
-    /// Forgets claims that somebody else ended, and returns those that run.
-    async fn prune(&self) -> HashSet<SandboxId> {
+    /// Forgets claims that somebody else ended, and returns those that are there.
+    async fn prune(&self) -> Vec<Claim> {
         let before: Vec<_> = hold(&self.registry)
             .all()
             .into_iter()
@@ -317,7 +343,7 @@ impl Inner {
                 record.id.is_some() && record.is_shown()
             })
             .collect();
-        let Ok(claims) = self.backend.find(&ClaimFilter::all()).await else { return HashSet::new() };
+        let Ok(claims) = self.backend.find(&ClaimFilter::all()).await else { return Vec::new() };
         let there: HashSet<&SandboxId> = claims.iter().map(|claim| &claim.id).collect();
         for entry in before {
             let record = entry.record();
@@ -333,7 +359,6 @@ impl Inner {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the record of a lost claim stays");
             }
         }
-        let running = claims.into_iter().filter(|claim| claim.state == ClaimState::Running);
-        running.map(|claim| claim.id).collect()
+        claims
     }
 }

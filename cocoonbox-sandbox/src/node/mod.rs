@@ -8,6 +8,7 @@ mod clock;
 mod delivery;
 mod env;
 mod exec;
+mod idle;
 mod journal;
 mod lease;
 mod life;
@@ -23,11 +24,12 @@ mod store;
 mod tenant;
 mod token;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cocoonbox_core::backend::{Claim, ClaimFilter, SandboxBackend, SandboxId};
+use cocoonbox_core::backend::{Claim, ClaimFilter, PoolKey, SandboxBackend, SandboxId};
 use cocoonbox_core::{Clock, Entropy, SystemClock, SystemEntropy, Timestamp};
 
 pub(crate) use claim::{Ask, Key};
@@ -35,6 +37,7 @@ pub use clock::{BootClock, ManualBootClock, SystemBootClock};
 pub(crate) use delivery::EnvWrite;
 pub(crate) use env::{Change as EnvChange, Env, Written};
 pub(crate) use exec::Command;
+pub(crate) use idle::{Idle, PoolIdle};
 pub use journal::Event;
 pub(crate) use journal::rfc3339;
 pub(crate) use lease::grant;
@@ -144,6 +147,8 @@ pub(crate) struct Inner {
     served: ServiceClock,
     store: Store,
     registry: Mutex<Registry>,
+    /// When sandboxes are idle, by what they are like.
+    idle: Mutex<HashMap<PoolKey, Idle>>,
     /// Held by who writes the tenants.
     tenants_turn: tokio::sync::Mutex<()>,
     journal: Journal,

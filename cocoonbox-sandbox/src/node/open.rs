@@ -41,6 +41,7 @@ impl Node {
             clock: options.clock,
             entropy: options.entropy,
             registry: Mutex::new(registry),
+            idle: Mutex::default(),
             tenants_turn: tokio::sync::Mutex::new(()),
             execs: exec::Room::default(),
             previews: options

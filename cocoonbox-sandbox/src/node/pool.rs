@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cocoonbox_core::backend::PoolTarget;
 use serde::{Deserialize, Serialize};
 
+use super::idle::PoolIdle;
 use super::record::hold;
 use super::refusal::Refusal;
 use super::store::NodeError;
@@ -17,11 +18,17 @@ const FILE: &str = "pools.json";
 struct Stored {
     version: u32,
     pools: Vec<PoolTarget>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    idle: Vec<PoolIdle>,
 }
 
 impl Node {
-    /// Sets what every pool should hold; while the node drains they stay empty.
-    pub(crate) async fn put_pools(&self, targets: Vec<PoolTarget>) -> Result<(), Refusal> {
+    /// Sets what every pool should hold, and when what is like it is idle; while the node drains they stay empty.
+    pub(crate) async fn put_pools(
+        &self,
+        targets: Vec<PoolTarget>,
+        idle: Vec<PoolIdle>,
+    ) -> Result<(), Refusal> {
         let inner = Arc::clone(&self.0);
         serve::to_the_end(async move {
             let _turn = inner.tenants_turn.lock().await;
@@ -30,15 +37,18 @@ impl Node {
                 return Err(Refusal::unsupported(format!("the {backend} backend keeps no warm pools")));
             };
             let before: Option<Stored> = inner.pools()?;
-            inner.store.put_file(FILE, &Stored { version: 1, pools: targets.clone() }).await?;
+            let stored = Stored { version: 1, pools: targets.clone(), idle };
+            inner.store.put_file(FILE, &stored).await?;
             if hold(&inner.registry).draining {
+                inner.set_idle(&stored.idle);
                 return Ok(());
             }
             if let Err(error) = pools.put_pools(targets).await {
-                let pools = before.map(|stored| stored.pools).unwrap_or_default();
-                inner.store.put_file(FILE, &Stored { version: 1, pools }).await?;
+                let none = || Stored { version: 1, pools: Vec::new(), idle: Vec::new() };
+                inner.store.put_file(FILE, &before.unwrap_or_else(none)).await?;
                 return Err(error.into());
             }
+            inner.set_idle(&stored.idle);
             Ok(())
         })
         .await
@@ -72,6 +82,7 @@ impl Inner {
     pub(super) async fn resume_pools(&self) -> Result<(), NodeError> {
         let stored: Option<Stored> = self.store.file(FILE)?;
         if let (Some(pools), Some(stored)) = (self.backend.pools(), stored) {
+            self.set_idle(&stored.idle);
             pools.put_pools(stored.pools).await.map_err(|error| NodeError::Settle(error.into()))?;
         }
         Ok(())

@@ -8,6 +8,7 @@ use cocoonbox_core::{Entropy, TenantName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::env::Env;
+use super::idle::Uses;
 use super::lease::{Lease, OnExpire};
 use super::refusal::{Code, Refusal};
 
@@ -79,6 +80,9 @@ pub(super) struct Record {
     pub(super) restarted_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<KeyUse>,
+    /// When one that was put away is removed, in time served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) delete_at_millis: Option<u64>,
 }
 
 impl Record {
@@ -98,7 +102,14 @@ impl Record {
             restarts: 0,
             restarted_at: None,
             key: None,
+            delete_at_millis: None,
         }
+    }
+
+    /// Whether it was put away long enough to be removed.
+    pub(super) fn is_to_be_deleted(&self, served: Duration) -> bool {
+        self.phase == Phase::Archived
+            && self.delete_at_millis.is_some_and(|at| Duration::from_millis(at) <= served)
     }
 
     /// Reads a record's bytes.
@@ -158,12 +169,13 @@ pub(super) fn is_mark(text: &str) -> bool {
 pub(super) struct Entry {
     /// Held by whoever works on the claim.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+    pub(super) uses: Uses,
     record: Mutex<Arc<Record>>,
 }
 
 impl Entry {
     pub(super) fn new(record: Record) -> Arc<Self> {
-        Arc::new(Self { turn: Arc::default(), record: Mutex::new(Arc::new(record)) })
+        Arc::new(Self { turn: Arc::default(), uses: Uses::default(), record: Mutex::new(Arc::new(record)) })
     }
 
     pub(super) fn record(&self) -> Arc<Record> {

@@ -77,11 +77,11 @@ pub struct Check {
 }
 
 impl Check {
-    fn yes(name: &'static str, detail: impl Into<String>) -> Self {
+    pub(crate) fn yes(name: &'static str, detail: impl Into<String>) -> Self {
         Self { name, status: Status::Yes, detail: detail.into(), reason: None, remedy: None }
     }
 
-    fn no(
+    pub(crate) fn no(
         name: &'static str,
         detail: impl Into<String>,
         reason: impl Into<String>,
@@ -91,7 +91,7 @@ impl Check {
         Self { name, status: Status::No, detail: detail.into(), reason, remedy }
     }
 
-    fn degraded(mut self) -> Self {
+    pub(crate) fn degraded(mut self) -> Self {
         self.status = Status::Degraded;
         self
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cocoonbox_core::backend::{
-    BackendError, BoxedDuplex, Capabilities, Claim, ClaimFilter, ClaimRequest, HibernateTo, HostFile, Memory,
-    Meter, Pools, SandboxBackend, SandboxId, Target, Tenants,
+    BackendError, BoxedDuplex, Capabilities, Claim, ClaimFilter, ClaimRequest, Enforcement, HibernateTo,
+    HostFile, Memory, Meter, Pools, SandboxBackend, SandboxId, Target, Tenants,
 };
 use cocoonbox_core::{Entropy, TenantName};
 
@@ -13,6 +13,7 @@ use super::NodeAddress;
 use super::call::{About, BACKEND, CallError};
 use super::node::{MAX_CLAIM_FILES, NodeClient, QUICK};
 use crate::node::NodeToken;
+use crate::probe::Check;
 
 /// A [`SandboxBackend`] behind a node's HTTP API.
 ///
@@ -47,6 +48,53 @@ impl RemoteBackend {
 
     fn on<'a>(&'a self, id: &'a SandboxId) -> impl FnOnce(CallError) -> BackendError + 'a {
         move |error| fold(&self.node, error, About { id: Some(id), ..About::default() })
+    }
+}
+
+/// Asks the node at `address` whether boxes can be kept there.
+pub async fn diagnose(address: NodeAddress, token: Option<NodeToken>, entropy: Arc<dyn Entropy>) -> Check {
+    const NAME: &str = "node";
+    let node = NodeClient::new(address, token, entropy);
+    let (shown, asked) = (node.address().to_string(), node.about(QUICK).await);
+    let about = match asked {
+        Ok(about) => about,
+        Err(error) => {
+            let remedy = match &error {
+                CallError::Apart(_) => {
+                    "start `cocoonbox-sandboxd` there, and see that its port is open to this machine"
+                }
+                CallError::Unwelcome => "give the node's own token with --node-token-file",
+                CallError::Garbled(_) | CallError::Refused { .. } => "point --node at a cocoonbox-sandboxd",
+                CallError::Lost(_) | CallError::Late(_) => "look at the node's log, and at the way to it",
+            };
+            return Check::no(NAME, shown, fold(&node, error, About::default()).to_string(), remedy);
+        }
+    };
+    let (able, room) = (about.capabilities.read(BACKEND), about.room);
+    let most = room.max_claims.map(|most| format!(" of {most}")).unwrap_or_default();
+    let limits = able.limits;
+    let detail = format!(
+        "{shown}: boxes {}{most}; memory {}, cpu {}, processes {}, disk {}",
+        room.claimed,
+        held(limits.memory),
+        held(limits.cpu),
+        held(limits.pids),
+        held(limits.disk),
+    );
+    if room.draining {
+        let reason = "it is draining: it takes no new boxes";
+        return Check::no(NAME, detail, reason, "start it anew when it is to take boxes again").degraded();
+    }
+    Check::yes(NAME, detail)
+}
+
+/// Says how a limit is held.
+const fn held(limit: Enforcement) -> &'static str {
+    match limit {
+        Enforcement::Enforced => "enforced",
+        Enforcement::Watched => "watched",
+        Enforcement::Advisory => "advisory",
+        _ => "not limited",
     }
 }
 

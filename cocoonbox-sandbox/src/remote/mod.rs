@@ -8,7 +8,7 @@ mod node;
 mod serve;
 
 pub use address::{AddressError, NodeAddress};
-pub use backend::RemoteBackend;
+pub use backend::{RemoteBackend, diagnose};
 pub use fleet::{Fleet, FleetConfig, NodeConfig, NodeReport, NodeState, OpenError};
 
 /// Reads a refusal, whose first byte stands for the status.

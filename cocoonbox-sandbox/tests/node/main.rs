@@ -216,6 +216,81 @@ async fn a_failed_archive_is_tried_again_and_never_a_release() -> Outcome {
     Ok(())
 }
 
+/// Tells a node when what is like `host` without doors is idle.
+async fn put_idle(api: &Api, hibernate: i64, archive: i64, delete: i64) -> Result<u16, Box<dyn Error>> {
+    let pool = json!({ "template": "host", "egress": false, "warm": 0, "idle_hibernate_seconds": hibernate,
+        "archive_after_seconds": archive, "archive_delete_after_seconds": delete });
+    Ok(api.call("PUT", "/v1/pools", Some(ROOT), &json!({ "pools": [pool] }).to_string()).await?.0)
+}
+
+#[tokio::test]
+async fn what_nobody_uses_sleeps_is_put_away_and_removed_as_its_pool_says() -> Outcome {
+    let mut place = Place::new()?;
+    let node = place.open().await?;
+    let api = serve(&node).await?;
+    for bad in [(-1, 0, 0), (0, -5, 0), (0, 0, 1 << 40)] {
+        assert_eq!(put_idle(&api, bad.0, bad.1, bad.2).await?, 400, "{bad:?}");
+    }
+    assert_eq!(put_idle(&api, 60, 300, 1000).await?, 200);
+    let day = json!({ "template": "host", "egress": false, "ttl_seconds": 86_400 });
+    let (idle, ..) = claim(&api, day.clone()).await?;
+    let (busy, busy_token, _) = claim(&api, day.clone()).await?;
+    let other = json!({ "template": "host", "egress": false, "size": "large", "ttl_seconds": 86_400 });
+    let (other, ..) = claim(&api, other).await?;
+    // the control: one that somebody is connected to, all the time
+    let path = format!("/v1/sandboxes/{busy}/agent");
+    let (status, mut relay) = api.upgrade(&path, Some(&busy_token), "silkd").await?;
+    assert_eq!(status, 101);
+    let state = async |api: &Api, id: &str| -> Result<&'static str, Box<dyn Error>> {
+        let row = listed(api).await?.into_iter().find(|row| row["id"] == id);
+        Ok(match row {
+            None => "gone",
+            Some(row) if row["archived"] == true => "archived",
+            Some(row) if row["hibernated"] == true => "hibernated",
+            Some(_) => "claimed",
+        })
+    };
+    node.tick().await;
+    place.pass(59);
+    node.tick().await;
+    assert_eq!(state(&api, &idle).await?, "claimed");
+    place.pass(1);
+    node.tick().await;
+    let states = [state(&api, &idle).await?, state(&api, &busy).await?, state(&api, &other).await?];
+    assert_eq!(states, ["hibernated", "claimed", "claimed"]);
+    // a new use begins anew
+    relay.shutdown().await?;
+    drop(relay);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    node.tick().await;
+    place.pass(59);
+    node.tick().await;
+    assert_eq!(state(&api, &busy).await?, "claimed");
+    place.pass(2);
+    node.tick().await;
+    assert_eq!(state(&api, &busy).await?, "hibernated");
+
+    // the node is killed and started again: it was told once
+    drop(api);
+    let node = place.open().await?;
+    let api = serve(&node).await?;
+    node.tick().await;
+    place.pass(301);
+    node.tick().await;
+    let states = [state(&api, &idle).await?, state(&api, &busy).await?, state(&api, &other).await?];
+    assert_eq!(states, ["archived", "archived", "claimed"]);
+    assert_eq!(api.call("POST", &format!("/v1/sandboxes/{busy}/wake"), Some(ROOT), "").await?.0, 204);
+    place.pass(1001);
+    node.tick().await;
+    let states = [state(&api, &idle).await?, state(&api, &busy).await?, state(&api, &other).await?];
+    assert_eq!(states, ["gone", "claimed", "claimed"], "one that was waked is not removed, and counts anew");
+    place.pass(61);
+    node.tick().await;
+    assert_eq!(state(&api, &busy).await?, "hibernated");
+    assert_eq!((place.memory.store().live(), place.memory.store().held()), (1, 1));
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_idempotency_key_claims_once() -> Outcome {
     let mut place = Place::new()?;

@@ -35,6 +35,17 @@ impl Cluster {
         found.unwrap_or_else(|| panic!("{name} is not in {listed}"))
     }
 
+    /// Returns what `doctor` says of each node: whether boxes can be kept there, and why not.
+    fn diagnosed(&self) -> Vec<(String, String)> {
+        let said = self.server.json(&["doctor"]);
+        let checks = said["checks"].as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let nodes = checks.iter().filter(|check| check["name"] == "node");
+        nodes
+            .map(|check| (text(&check["status"]), format!("{} {}", check["detail"], check["reason"])))
+            .collect()
+    }
+
     fn state(&self, name: &str) -> String {
         self.listed(name)["state"].as_str().unwrap_or_default().to_owned()
     }
@@ -81,6 +92,11 @@ fn a_node_that_is_cut_off_is_missed_and_nothing_on_it_is_lost() {
     let network = cluster.sh(far, "readlink /proc/self/ns/net");
     let address = cluster.nodes[lost].address();
 
+    let said = cluster.diagnosed();
+    assert!(
+        said.len() == 2 && said.iter().all(|(status, text)| status == "yes" && text.contains("boxes 1")),
+        "{said:?}"
+    );
     cluster.links[lost].cut();
     let away = |cluster: &Cluster| {
         let found = cluster.listed(far);
@@ -89,6 +105,9 @@ fn a_node_that_is_cut_off_is_missed_and_nothing_on_it_is_lost() {
     };
     let reason = eventually("the box on the lost node is failed", || away(&cluster));
     assert!(reason.contains(&address) && reason.contains("has not answered since"), "{reason}");
+    let said = cluster.diagnosed();
+    assert_eq!(said[1 - lost].0, "yes", "{said:?}");
+    assert!(said[lost].0 == "no" && said[lost].1.contains(&address), "{said:?}");
     assert_eq!(cluster.state(near), "running");
     assert_eq!(cluster.sh(near, "cat /workspace/name"), near, "the other one works");
     for words in

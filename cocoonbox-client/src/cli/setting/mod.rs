@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::render::{plain, table};
 use super::{Environment, UpArgs};
 pub use file::FileError;
-pub use server::{NodeSetting, ServerConfig};
+pub use server::{NodeSetting, ServerConfig, nodes};
 
 /// The keys of `api.yaml`, with the defaults of those that have one.
 const KEYS: [(&str, Option<&str>); 15] = [

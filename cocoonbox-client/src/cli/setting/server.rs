@@ -113,7 +113,10 @@ impl ServerConfig {
 }
 
 /// Reads the nodes: addresses divided by commas, and one token file for all of them or one for each.
-fn nodes(settings: &Settings) -> Result<Vec<NodeSetting>, SettingError> {
+///
+/// # Errors
+/// An address is there twice, there are not as many files as nodes, or files and no node.
+pub fn nodes(settings: &Settings) -> Result<Vec<NodeSetting>, SettingError> {
     const ADDRESSES: &str = "http://HOST:PORT, several of them divided by commas, none twice";
     const FILES: &str = "one file for all nodes, or as many as there are nodes, divided by commas";
     let words = |text: &str| -> Option<Vec<String>> {

@@ -10,7 +10,7 @@ use clap::CommandFactory as _;
 use cocoonbox_core::{SystemEntropy, random_secret};
 use serde_json::{Value, json};
 
-use super::args::{Cli, ConfigVerb, Global, UpArgs, Verb};
+use super::args::{Cli, ConfigVerb, DoctorArgs, Global, UpArgs, Verb};
 use super::environment::{Environment, Io};
 use super::error::{CliError, exit};
 use super::progress::Progress;
@@ -27,8 +27,8 @@ pub enum Outcome {
     Exit(u8),
     /// Serve boxes.
     Up(UpArgs, Global),
-    /// Check what this machine can do.
-    Doctor(Global),
+    /// Check what this machine and nodes elsewhere can do.
+    Doctor(DoctorArgs, Global),
     /// Show a server's settings.
     Config(UpArgs, Global),
 }
@@ -38,7 +38,7 @@ pub async fn run(cli: Cli, environment: &Environment, io: &mut Io<'_>) -> Outcom
     let Cli { global, verb } = cli;
     let done = match verb {
         Verb::Up(args) => return Outcome::Up(args, global),
-        Verb::Doctor => return Outcome::Doctor(global),
+        Verb::Doctor(args) => return Outcome::Doctor(args, global),
         Verb::Config(ConfigVerb::Show(args)) => return Outcome::Config(args, global),
         Verb::Rsh(words) => {
             let args = words.parsed.map_or_else(|| RshArgs::parse(&words.words), Ok);
