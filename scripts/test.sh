@@ -11,7 +11,8 @@ cd "$root"
 ulimit -n "$(ulimit -Hn)" 2>/dev/null || true
 
 "$scripts_dir/agent.sh" --with-attacker
-cargo build --workspace --bins
+# in one go with the tests, so that each library is built once
+cargo build --workspace --bins --tests --examples
 export COCOONBOX_AGENT=$root/target/agent/cocoonbox-agent
 export COCOONBOX_BINARIES=${CARGO_TARGET_DIR:-$root/target}/debug
 
