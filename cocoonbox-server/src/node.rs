@@ -114,18 +114,24 @@ impl Nodes {
     }
 }
 
-/// Asks each node whether boxes can be kept there.
-///
-/// # Errors
-/// An address is none, or a token file cannot be read.
-pub async fn check_nodes(nodes: &[NodeSetting]) -> anyhow::Result<Vec<Check>> {
-    let mut asked = Vec::new();
-    for node in nodes {
-        let address: NodeAddress = node.address.parse().context("--node")?;
-        let token = node.token_file.as_deref().map(token).transpose()?;
-        asked.push(cocoonbox_sandbox::remote::diagnose(address, token, Arc::new(SystemEntropy)));
-    }
-    Ok(futures::future::join_all(asked).await)
+/// Asks each node whether boxes can be kept there; an address or a token file that is none is a no, too.
+pub async fn check_nodes(nodes: &[NodeSetting]) -> Vec<Check> {
+    let asked = nodes.iter().map(|node| async {
+        let read = || -> anyhow::Result<_> {
+            let token = node.token_file.as_deref().map(token).transpose()?;
+            Ok((node.address.parse::<NodeAddress>()?, token))
+        };
+        match read() {
+            Ok((address, token)) => {
+                cocoonbox_sandbox::remote::diagnose(address, token, Arc::new(SystemEntropy)).await
+            }
+            Err(error) => {
+                let remedy = "give --node http://HOST:PORT, and the node's token in a file of mode 0600";
+                Check::no("node", node.address.clone(), format!("{error:#}"), remedy)
+            }
+        }
+    });
+    futures::future::join_all(asked).await
 }
 
 /// Reads a node's token out of a file that its owner alone may read.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use cocoonbox_client::cli::{DoctorArgs, Environment, Global, UpArgs, exit, nodes};
-use cocoonbox_sandbox::probe::{ProbeOptions, Status, probe};
+use cocoonbox_sandbox::probe::{Check, ProbeOptions, Status, probe};
 use cocoonbox_server::{check_nodes, settings};
 use serde_json::json;
 
@@ -18,9 +18,15 @@ pub(crate) async fn run(
     let data = environment.variable("COCOONBOX_DATA").map_or_else(std::env::temp_dir, PathBuf::from);
     let mut flags = UpArgs::default();
     (flags.node, flags.node_token_file) = (args.node, args.node_token_file);
-    let nodes = nodes(&settings(&flags, environment)?)?;
     let mut report = probe(&ProbeOptions::new(data)).await;
-    let answers = check_nodes(&nodes).await?;
+    // what cannot be read is one more thing to be told, and keeps nobody from the rest
+    let read = settings(&flags, environment).and_then(|settings| Ok(nodes(&settings)?));
+    let nodes = read.unwrap_or_else(|error| {
+        let remedy = "correct it: `cocoonbox config show` tells where each setting comes from";
+        report.checks.push(Check::no("settings", "", format!("{error:#}"), remedy));
+        Vec::new()
+    });
+    let answers = check_nodes(&nodes).await;
     let boxes_run = if nodes.is_empty() {
         report.boxes_run()
     } else {

@@ -81,7 +81,8 @@ impl Check {
         Self { name, status: Status::Yes, detail: detail.into(), reason: None, remedy: None }
     }
 
-    pub(crate) fn no(
+    /// Makes one that says no.
+    pub fn no(
         name: &'static str,
         detail: impl Into<String>,
         reason: impl Into<String>,
