@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod batch;
 mod db;
 mod error;
 mod hold;
@@ -11,6 +12,7 @@ pub mod testkit;
 mod tx;
 mod url;
 
+pub use batch::{Batch, BatchDone, Value};
 pub use db::{Db, DbOptions, Engine, Pools};
 pub use error::DbError;
 pub use hold::{Hold, Use};

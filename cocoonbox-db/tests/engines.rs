@@ -5,7 +5,8 @@ use std::time::Duration;
 use cocoonbox_core::{Retry, Timestamp};
 use cocoonbox_db::testkit::{TestDb, statements_are_taken};
 use cocoonbox_db::{
-    DatabaseUrl, Db, DbError, DbOptions, Migration, MigrationError, Migrations, Notice, Use, on, on_tx, sqlx,
+    Batch, DatabaseUrl, Db, DbError, DbOptions, Migration, MigrationError, Migrations, Notice, Use, on,
+    on_tx, sqlx,
 };
 
 const JARS: &str = "CREATE TABLE jars (id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, n BIGINT NOT NULL CHECK (n >= 0), \
@@ -20,6 +21,8 @@ cocoonbox_db::both_engines! {
     what_is_written_reads_back
     each_failure_is_told_by_its_kind
     a_dropped_transaction_is_undone
+    a_batch_tells_what_each_statement_did
+    a_batch_ends_at_the_first_failure
     a_transaction_that_undid_itself_spoils_no_connection
     a_wrong_statement_is_found_by_the_guard
     steps_are_applied_once
@@ -46,6 +49,51 @@ async fn insert(db: &Db, id: &str, name: &str, n: i64) -> Result<(), DbError> {
 
 async fn count(db: &Db) -> i64 {
     on!(db, pool => sqlx::query_scalar(COUNT).fetch_one(pool).await).expect("a count")
+}
+
+async fn a_batch_tells_what_each_statement_did(db: &TestDb) {
+    jars(db).await;
+    const FILL: &str = "INSERT INTO jars (id, name, n) VALUES ($1, $1, $2), ($3, $3, $2)";
+    const SHIFT: &str = "UPDATE jars SET n = n + $2 WHERE id = $1";
+    const COVER: &str = "INSERT INTO lids (id, jar) VALUES ($2, $1)";
+    // more than once: the second time its statements are known already
+    for (round, n) in [("a", 1), ("b", 2), ("c", 3)] {
+        let (first, second) = (format!("{round}1"), format!("{round}2"));
+        let mut batch = Batch::new();
+        batch.push(FILL, [first.as_str().into(), 5.into(), second.as_str().into()]);
+        batch.push(SHIFT, [second.as_str().into(), n.into()]);
+        batch.push(SHIFT, ["none".into(), 1.into()]);
+        batch.push(COVER, [first.as_str().into(), format!("lid {round}").into()]);
+        let mut tx = db.begin().await.expect("a transaction");
+        let done = tx.run(batch).await;
+        assert!(done.failed.is_none(), "{done:?}");
+        assert_eq!(done.rows, [2, 1, 0, 1]);
+        tx.commit().await.expect("room");
+        let sums: (i64, i64) = on!(db, pool => {
+            sqlx::query_as("SELECT a.n, b.n FROM jars a, jars b WHERE a.id = $1 AND b.id = $2")
+                .bind(&first).bind(&second).fetch_one(pool).await
+        })
+        .expect("both rows");
+        assert_eq!(sums, (5, 5 + n));
+    }
+    let mut tx = db.begin().await.expect("a transaction");
+    let done = tx.run(Batch::new()).await;
+    assert!(done.failed.is_none() && done.rows.is_empty(), "{done:?}");
+}
+
+async fn a_batch_ends_at_the_first_failure(db: &TestDb) {
+    jars(db).await;
+    const FILL: &str = "INSERT INTO jars (id, name, n) VALUES ($1, $1, 1)";
+    let mut batch = Batch::new();
+    for id in ["a", "b", "a", "c"] {
+        batch.push(FILL, [id.into()]);
+    }
+    let mut tx = db.begin().await.expect("a transaction");
+    let done = tx.run(batch).await;
+    assert_eq!(done.rows, [1, 1]);
+    assert!(matches!(done.failed, Some(DbError::UniqueViolation { .. })), "{done:?}");
+    drop(tx);
+    assert_eq!(count(db).await, 0);
 }
 
 async fn what_is_written_reads_back(db: &TestDb) {

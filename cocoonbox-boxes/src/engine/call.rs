@@ -90,10 +90,10 @@ impl Engine {
         loop {
             changes.borrow_and_update();
             let gone = || EngineError::NotFound { what: format!("box {id}") };
-            let record = inner.store.load(&id).await?.ok_or_else(gone)?.record;
-            if let Some((wake_id, sandbox)) = ready(&record) {
+            let stored = inner.store.load(&id).await?.ok_or_else(gone)?;
+            if let Some((wake_id, sandbox)) = ready(&stored.record) {
                 if call == CallUse::Use {
-                    inner.touch(&id).await?;
+                    inner.touch(stored).await?;
                 }
                 let inner = Arc::clone(inner);
                 return Ok(OpenCall { box_id: id, wake_id, sandbox, inner, _hold: hold });
@@ -104,7 +104,7 @@ impl Engine {
                 }
                 continue;
             }
-            let (operation, starts) = match &record.pending {
+            let (operation, starts) = match &stored.record.pending {
                 Some(pending) => (Some(pending.operation.clone()), pending.verb.starts()),
                 None => (self.ensure(owner, limits, id.as_str(), None).await?.operation, true),
             };

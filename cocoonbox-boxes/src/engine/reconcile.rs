@@ -68,7 +68,7 @@ impl Inner {
                 if quick != Decision::nothing() {
                     counts.repaired += 1;
                     if let Some(decision) = self.compare(&stored.record.id, Pending::CutOff).await? {
-                        serve::carry_out(self, &stored.record.id, &decision).await;
+                        serve::carry_out(self, &stored.record.id, &decision, None).await;
                     }
                 }
             }
@@ -110,7 +110,7 @@ impl Inner {
     /// Compares one box with the backend, writes what follows and sets to work on it.
     pub(super) async fn settle(self: &Arc<Self>, id: &BoxId) -> Result<(), EngineError> {
         if let Some(decision) = self.compare(id, Pending::AtWork).await? {
-            serve::work(self, id, &decision);
+            serve::work(self, id, &decision, None);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::reconcile::Pending;
 use super::{Engine, Inner, effect};
 use crate::EngineError;
-use crate::store::{Hint, StoreError};
+use crate::store::{Hint, StoreError, Stored};
 
 const MINUTE: Duration = Duration::from_mins(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -74,13 +74,13 @@ pub(super) async fn listen(inner: &Arc<Inner>) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Sets a task to work on what was decided.
-pub(super) fn work(inner: &Arc<Inner>, id: &BoxId, decision: &Decision) {
+/// Sets a task to work on what was decided; `written` is the box as that decision left it, where it is known.
+pub(super) fn work(inner: &Arc<Inner>, id: &BoxId, decision: &Decision, written: Option<Stored>) {
     if decision.effects.is_empty() {
         return;
     }
     let (task, id, decision) = (Arc::clone(inner), id.clone(), decision.clone());
-    inner.work.spawn(async move { carry_out(&task, &id, &decision).await });
+    inner.work.spawn(async move { carry_out(&task, &id, &decision, written).await });
 }
 
 struct AtWork<'a>(&'a Inner, &'a BoxId);
@@ -99,13 +99,19 @@ impl Drop for AtWork<'_> {
 }
 
 /// Performs effects, and those that follow from them, until none is left.
-pub(super) async fn carry_out(inner: &Arc<Inner>, id: &BoxId, decision: &Decision) {
+pub(super) async fn carry_out(
+    inner: &Arc<Inner>,
+    id: &BoxId,
+    decision: &Decision,
+    mut written: Option<Stored>,
+) {
     let _at_work = AtWork::new(inner, id);
     let mut queue = VecDeque::new();
     enqueue(&mut queue, decision);
     while let Some((operation, effect)) = queue.pop_front() {
-        if let Some(command) = outcome(inner, id, operation, effect).await
-            && let Some(next) = conclude(inner, id, command).await
+        let known = written.take();
+        if let Some(command) = outcome(inner, id, operation, effect, known.clone()).await
+            && let Some(next) = conclude(inner, id, command, known).await
         {
             enqueue(&mut queue, &next);
         }
@@ -122,10 +128,15 @@ async fn outcome(
     id: &BoxId,
     operation: Option<OperationId>,
     effect: Effect,
+    mut known: Option<Stored>,
 ) -> Option<Command> {
     let mut pause = Pause::default();
     let (record, fresh) = loop {
-        match (inner.store.load(id).await, inner.fresh()) {
+        let stored = match known.take() {
+            Some(known) => Ok(Some(known)),
+            None => inner.store.load(id).await,
+        };
+        match (stored, inner.fresh()) {
             (Ok(Some(stored)), Ok(fresh)) => break (stored.record, fresh),
             (Ok(None), _) => return None,
             (Err(error), _) => pause.after(id, &error).await,
@@ -152,10 +163,27 @@ async fn panicked(inner: &Inner, id: &BoxId, operation: OperationId, fresh: Fres
 }
 
 /// Decides on an outcome and writes it, for as long as that takes: an outcome must not be lost while we live.
-async fn conclude(inner: &Inner, id: &BoxId, command: Command) -> Option<Decision> {
+///
+/// `known` is the box as it was last seen: what rests on it alone is written only if it still is so, and nothing else
+/// is concluded from it.
+async fn conclude(
+    inner: &Inner,
+    id: &BoxId,
+    command: Command,
+    mut known: Option<Stored>,
+) -> Option<Decision> {
     let mut pause = Pause::default();
     loop {
-        let stored = match inner.store.load(id).await {
+        let now = inner.clock.now();
+        let puts = |known: &Stored| {
+            decide(Some(&known.record), command.clone(), now)
+                .is_ok_and(|decision| decision.write != Write::Keep)
+        };
+        let stored = match known.take().filter(puts) {
+            Some(known) => Ok(Some(known)),
+            None => inner.store.load(id).await,
+        };
+        let stored = match stored {
             Ok(Some(stored)) => stored,
             Ok(None) => {
                 inner.notices.tell(id);
@@ -166,7 +194,6 @@ async fn conclude(inner: &Inner, id: &BoxId, command: Command) -> Option<Decisio
                 continue;
             }
         };
-        let now = inner.clock.now();
         match decide(Some(&stored.record), command.clone(), now) {
             Ok(decision) if decision.write == Write::Keep => {
                 inner.notices.tell(id);

@@ -119,7 +119,7 @@ impl Inner {
             if !self.at_work(&record.id) && now.since(since) >= ABANDONED {
                 tracing::warn!(box_id = %record.id, operation = %pending.operation, "taking up an operation that nobody works on");
                 if let Some(decision) = self.compare(&record.id, Pending::CutOff).await? {
-                    serve::work(self, &record.id, &decision);
+                    serve::work(self, &record.id, &decision, None);
                 }
             }
             return Ok(());
@@ -130,7 +130,7 @@ impl Inner {
         let (held, used_at) = self.holds.of(&record.id);
         if held {
             // other processes on the same store see the box used, too
-            self.touch(&record.id).await?;
+            self.touch(stored.clone()).await?;
         }
         let due = record.schedule.as_ref().filter(|schedule| schedule.next_at.is_some_and(|at| at <= now));
         let next_at = due.and_then(|schedule| schedule::next_after(schedule, now));
@@ -156,7 +156,7 @@ impl Inner {
         match self.store.commit(change).await {
             Ok(_) => {
                 self.notices.tell(&stored.record.id);
-                serve::work(self, &stored.record.id, &decision);
+                serve::work(self, &stored.record.id, &decision, None);
                 Ok(())
             }
             // somebody uses the box: the next look decides anew
@@ -165,22 +165,24 @@ impl Inner {
         }
     }
 
-    /// Writes that the box is used, unless that was written a moment ago.
-    pub(super) async fn touch(&self, id: &BoxId) -> Result<(), EngineError> {
+    /// Writes that the box is used, unless that was written a moment ago; `stored` is how it was last read.
+    pub(super) async fn touch(&self, mut stored: Stored) -> Result<(), EngineError> {
+        let id = stored.record.id.clone();
         loop {
-            let Some(stored) = self.store.load(id).await? else { return Ok(()) };
             let now = self.clock.now();
             let recent = |at: Timestamp| at <= now && now.since(at) < USE_LAG;
             if stored.record.last_used_at.is_some_and(recent) {
                 return Ok(());
             }
             let decision = decide(Some(&stored.record), Command::Used, now)?;
-            let change = Self::change(&stored.record.owner, id, Some(&stored), &decision, now);
+            let change = Self::change(&stored.record.owner, &id, Some(&stored), &decision, now);
             match self.store.commit(change).await {
                 Ok(_) => return Ok(()),
                 Err(StoreError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
+            let Some(newer) = self.store.load(&id).await? else { return Ok(()) };
+            stored = newer;
         }
     }
 }

@@ -383,8 +383,11 @@ impl Inner {
                     now,
                 ));
             }
+            let mut written = None;
             match self.store.commit(change).await {
-                Ok(_) => {}
+                Ok(revision) => {
+                    written = decision.record(before).map(|record| Stored::new(record.clone(), revision));
+                }
                 Err(StoreError::Conflict { .. } | StoreError::KeyTaken) => {
                     turns += 1;
                     continue;
@@ -401,7 +404,7 @@ impl Inner {
             }
             drop(turn);
             self.notices.tell(&box_id);
-            serve::work(self, &box_id, &decision);
+            serve::work(self, &box_id, &decision, written);
             return Ok(started);
         }
         Err(EngineError::Contended)

@@ -8,7 +8,7 @@ use cocoonbox_core::machine::OperationEvent;
 use cocoonbox_core::{BoxId, OperationId, UserId};
 use futures::Stream;
 
-use super::{Engine, Inner};
+use super::{Engine, Inner, Started};
 use crate::EngineError;
 
 /// An operation's events, in their order, to its last.
@@ -49,6 +49,18 @@ impl Engine {
             last = Some(event?);
         }
         last.filter(|event| event.phase.is_last())
+            .ok_or_else(|| EngineError::NotFound { what: format!("operation {operation}") })
+    }
+
+    /// Waits for the last event of what a verb began; none when there was nothing to be done.
+    ///
+    /// # Errors
+    /// [`EngineError::NotFound`] when it ended more than a day ago.
+    pub async fn wait(&self, started: &Started) -> Result<Option<OperationEvent>, EngineError> {
+        let Some(operation) = &started.operation else { return Ok(None) };
+        let last = self.inner.wait_end(&started.box_id, operation).await?;
+        last.filter(|event| event.phase.is_last())
+            .map(Some)
             .ok_or_else(|| EngineError::NotFound { what: format!("operation {operation}") })
     }
 }

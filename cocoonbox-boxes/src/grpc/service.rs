@@ -39,12 +39,11 @@ impl Boxes {
     ) -> Result<Response<wire::OperationReply>, Status> {
         let mut reply = wire::OperationReply {
             operation_id: started.operation.as_ref().map(ToString::to_string).unwrap_or_default(),
-            r#box: Some(started.record.map_or_else(message::absent, |record| self.message(record))),
+            r#box: Some(started.record.clone().map_or_else(message::absent, |record| self.message(record))),
             event: None,
         };
-        if wait && let Some(operation) = &started.operation {
-            let last = check(self.engine.last_event(&caller.user, operation).await?)?;
-            reply.event = Some(message::event(last));
+        if wait && let Some(last) = self.engine.wait(&started).await? {
+            reply.event = Some(message::event(check(last)?));
             reply.r#box = Some(match self.engine.get(&caller.user, started.box_id.as_str()).await {
                 Ok(Some(record)) => self.message(record),
                 Ok(None) | Err(EngineError::NotFound { .. }) => message::absent(),

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use cocoonbox_core::machine::{BoxRecord, OperationEvent, Verb, Write};
 use cocoonbox_core::{BoxId, OperationId, Timestamp, UserId};
 use cocoonbox_db::sqlx;
-use cocoonbox_db::{Db, DbError, Migration, Migrations, Notice, on, on_tx};
+use cocoonbox_db::{Batch, Db, DbError, Migration, Migrations, Notice, Value, on, on_tx};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -20,8 +20,10 @@ pub const MIGRATIONS: Migrations =
     Migrations::new("boxes", &[Migration::new(1, "boxes", include_str!("../../migrations/0001_boxes.sql"))]);
 
 const LOAD: &str = "SELECT record, revision FROM boxes WHERE id = $1";
-const OWNED: &str = "SELECT record, revision FROM boxes WHERE owner = $1 ORDER BY created_at, id";
-const ADMISSIONS: &str = "SELECT admissions FROM box_owners WHERE owner = $1";
+const OWNED: &str = "SELECT box_owners.admissions, boxes.record, boxes.revision
+    FROM (SELECT CAST($1 AS TEXT) AS owner) AS asked
+    LEFT JOIN box_owners ON box_owners.owner = asked.owner LEFT JOIN boxes ON boxes.owner = asked.owner
+    ORDER BY boxes.created_at, boxes.id";
 const PAGE: &str = "SELECT record, revision FROM boxes WHERE id > $1 ORDER BY id LIMIT $2";
 const INSERT: &str =
     "INSERT INTO boxes (id, owner, name, created_at, revision, record) VALUES ($1, $2, $3, $4, 1, $5)
@@ -29,6 +31,7 @@ const INSERT: &str =
 const UPDATE: &str =
     "UPDATE boxes SET name = $1, record = $2, revision = revision + 1 WHERE id = $3 AND revision = $4";
 const TOUCH: &str = "UPDATE boxes SET revision = revision WHERE id = $1 AND revision = $2";
+const TOUCH_ANY: &str = "UPDATE boxes SET revision = revision WHERE id = $1";
 const REMOVE: &str = "DELETE FROM boxes WHERE id = $1 AND revision = $2";
 const FIRST_ADMISSION: &str =
     "INSERT INTO box_owners (owner, admissions) VALUES ($1, 1) ON CONFLICT (owner) DO NOTHING";
@@ -37,8 +40,8 @@ const BEGIN: &str =
     "INSERT INTO box_operations (id, box_id, owner, verb, started_at) VALUES ($1, $2, $3, $4, $5)";
 const APPEND: &str = "INSERT INTO box_events (operation, sequence, event) VALUES ($1, $2, $3)";
 const END: &str = "UPDATE box_operations SET ended_at = $1 WHERE id = $2";
-const OPERATION: &str = "SELECT box_id, owner, verb, started_at FROM box_operations WHERE id = $1";
-const EVENTS: &str = "SELECT event FROM box_events WHERE operation = $1 AND sequence > $2 ORDER BY sequence";
+const OPERATION: &str = "SELECT box_id, owner, verb, started_at, event FROM box_operations
+    LEFT JOIN box_events ON operation = id AND sequence > $2 WHERE id = $1 ORDER BY sequence";
 const REMEMBER: &str =
     "INSERT INTO box_keys (owner, key, request, box_id, operation, at) VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (owner, key) DO UPDATE SET request = excluded.request, box_id = excluded.box_id,
@@ -54,11 +57,11 @@ const PRUNE_KEYS: &str = "DELETE FROM box_keys WHERE at < $1";
 pub const STATEMENTS: &[&str] = &[
     LOAD,
     OWNED,
-    ADMISSIONS,
     PAGE,
     INSERT,
     UPDATE,
     TOUCH,
+    TOUCH_ANY,
     REMOVE,
     FIRST_ADMISSION,
     ADMIT,
@@ -66,7 +69,6 @@ pub const STATEMENTS: &[&str] = &[
     APPEND,
     END,
     OPERATION,
-    EVENTS,
     REMEMBER,
     KEYED,
     PRUNE_EVENTS,
@@ -136,15 +138,13 @@ impl BoxStore for SqlStore {
     }
 
     async fn owned(&self, owner: &UserId) -> Result<Owned, StoreError> {
-        // the count first: an admission between the two reads then makes the count stale, never the boxes
-        let admissions: Option<i64> =
-            on!(self.db, pool => sqlx::query_scalar(ADMISSIONS).bind(owner.as_str()).fetch_optional(pool).await)
-                .map_err(DbError::from)?;
-        let rows: Vec<(String, i64)> =
+        let rows: Vec<(Option<i64>, Option<String>, Option<i64>)> =
             on!(self.db, pool => sqlx::query_as(OWNED).bind(owner.as_str()).fetch_all(pool).await)
                 .map_err(DbError::from)?;
-        let boxes = rows.into_iter().map(stored).collect::<Result<_, _>>()?;
-        Ok(Owned::new(boxes, admissions.unwrap_or(0) as u64))
+        let admissions = rows.first().and_then(|(admissions, ..)| *admissions).unwrap_or(0);
+        // a user without boxes is one row without a box
+        let boxes = rows.into_iter().filter_map(|(_, record, revision)| record.zip(revision));
+        Ok(Owned::new(boxes.map(stored).collect::<Result<_, _>>()?, admissions as u64))
     }
 
     async fn page(&self, after: Option<&BoxId>, limit: u32) -> Result<Vec<Stored>, StoreError> {
@@ -158,95 +158,114 @@ impl BoxStore for SqlStore {
 
     async fn commit(&self, change: Change) -> Result<Revision, StoreError> {
         let Change { box_id, owner, expect, admits, write, operation, events, key } = change;
-        let conflict = || Err(StoreError::Conflict { id: box_id.clone() });
         let id = box_id.as_str();
-        let mut tx = self.db.begin().await?;
+        let mut batch = Batch::new();
+        // in the batch's order
+        let mut promises = Vec::new();
 
-        let held = match (&write, expect) {
+        match (&write, expect) {
             (Write::Put(record), Expect::Absent) => {
-                let json = to_json("box", record)?;
-                let done = on_tx!(tx, c => sqlx::query(INSERT)
-                    .bind(id).bind(record.owner.as_str()).bind(record.name.as_str())
-                    .bind(record.created_at.micros()).bind(json)
-                    .execute(c).await.map(|done| done.rows_affected()));
-                named(done, record)?
+                batch.push(
+                    INSERT,
+                    [
+                        id.into(),
+                        record.owner.as_str().into(),
+                        record.name.as_str().into(),
+                        record.created_at.micros().into(),
+                        to_json("box", record)?.into(),
+                    ],
+                );
+                promises.push(Promise::Current);
             }
             (Write::Put(record), Expect::Revision(revision)) => {
                 let json = to_json("box", record)?;
-                let done = on_tx!(tx, c => sqlx::query(UPDATE)
-                    .bind(record.name.as_str()).bind(json).bind(id).bind(revision as i64)
-                    .execute(c).await.map(|done| done.rows_affected()));
-                named(done, record)?
+                let name = record.name.as_str();
+                batch.push(UPDATE, [name.into(), json.into(), id.into(), (revision as i64).into()]);
+                promises.push(Promise::Current);
             }
             (Write::Remove | Write::Keep, Expect::Revision(revision)) => {
                 let statement = if write == Write::Remove { REMOVE } else { TOUCH };
-                on_tx!(tx, c => sqlx::query(statement).bind(id).bind(revision as i64)
-                    .execute(c).await.map(|done| done.rows_affected()))
-                .map_err(DbError::from)?
+                batch.push(statement, [id.into(), (revision as i64).into()]);
+                promises.push(Promise::Current);
             }
             (Write::Remove | Write::Keep, Expect::Absent) => {
-                let row: Option<(String, i64)> =
-                    on_tx!(tx, c => sqlx::query_as(LOAD).bind(id).fetch_optional(c).await)
-                        .map_err(DbError::from)?;
-                u64::from(row.is_none())
+                batch.push(TOUCH_ANY, [id.into()]);
+                promises.push(Promise::Absent);
             }
-        };
-        if held == 0 {
-            return conflict();
         }
-
         if let Some(admissions) = admits {
-            let owner = owner.as_str();
-            let counted = on_tx!(tx, c => if admissions == 0 {
-                sqlx::query(FIRST_ADMISSION).bind(owner).execute(c).await.map(|done| done.rows_affected())
-            } else {
-                sqlx::query(ADMIT).bind(owner).bind(admissions as i64)
-                    .execute(c).await.map(|done| done.rows_affected())
-            })
-            .map_err(DbError::from)?;
-            if counted == 0 {
-                return conflict();
-            }
+            let owner = Value::from(owner.as_str());
+            match admissions {
+                0 => batch.push(FIRST_ADMISSION, [owner]),
+                admissions => batch.push(ADMIT, [owner, (admissions as i64).into()]),
+            };
+            promises.push(Promise::Current);
         }
-
         if let Some(key) = key {
             let oldest = key.at.micros().saturating_sub(KEY_LIFETIME.as_micros() as i64);
-            let remembered = on_tx!(tx, c => sqlx::query(REMEMBER)
-                .bind(key.owner.as_str()).bind(&key.key).bind(&key.request).bind(key.box_id.as_str())
-                .bind(key.operation.as_ref().map(OperationId::as_str)).bind(key.at.micros()).bind(oldest)
-                .execute(c).await.map(|done| done.rows_affected()))
-            .map_err(DbError::from)?;
-            if remembered == 0 {
-                return Err(StoreError::KeyTaken);
-            }
+            batch.push(
+                REMEMBER,
+                [
+                    key.owner.as_str().into(),
+                    key.key.into(),
+                    key.request.into(),
+                    key.box_id.as_str().into(),
+                    key.operation.as_ref().map(OperationId::as_str).into(),
+                    key.at.micros().into(),
+                    oldest.into(),
+                ],
+            );
+            promises.push(Promise::KeyFree);
         }
-
         if let Some(operation) = operation {
-            let verb = to_json("verb", &operation.verb)?;
-            on_tx!(tx, c => sqlx::query(BEGIN)
-                .bind(operation.id.as_str()).bind(operation.box_id.as_str()).bind(operation.owner.as_str())
-                .bind(verb).bind(operation.started_at.micros())
-                .execute(c).await.map(drop))
-            .map_err(DbError::from)?;
+            batch.push(
+                BEGIN,
+                [
+                    operation.id.as_str().into(),
+                    operation.box_id.as_str().into(),
+                    operation.owner.as_str().into(),
+                    to_json("verb", &operation.verb)?.into(),
+                    operation.started_at.micros().into(),
+                ],
+            );
+            promises.push(Promise::None);
         }
-
         for event in &events {
-            let json = to_json("event", event)?;
-            let appended = on_tx!(tx, c => sqlx::query(APPEND)
-                .bind(event.operation.as_str()).bind(event.sequence as i64).bind(json)
-                .execute(c).await.map(drop))
-            .map_err(DbError::from);
-            match appended {
-                Err(DbError::UniqueViolation { .. }) => return conflict(),
-                other => other?,
-            }
+            let operation = event.operation.as_str();
+            batch.push(
+                APPEND,
+                [operation.into(), (event.sequence as i64).into(), to_json("event", event)?.into()],
+            );
+            promises.push(Promise::Next);
             if event.phase.is_last() {
-                on_tx!(tx, c => sqlx::query(END).bind(event.at.micros()).bind(event.operation.as_str())
-                    .execute(c).await.map(drop))
-                .map_err(DbError::from)?;
+                batch.push(END, [event.at.micros().into(), operation.into()]);
+                promises.push(Promise::None);
             }
         }
 
+        let mut tx = self.db.begin().await?;
+        let done = tx.run(batch).await;
+        let conflict = || StoreError::Conflict { id: box_id.clone() };
+        for (promise, rows) in promises.iter().zip(&done.rows) {
+            match promise {
+                Promise::Current if *rows == 0 => return Err(conflict()),
+                Promise::Absent if *rows > 0 => return Err(conflict()),
+                Promise::KeyFree if *rows == 0 => return Err(StoreError::KeyTaken),
+                _ => {}
+            }
+        }
+        if let Some(error) = done.failed {
+            let promise = promises.get(done.rows.len()).unwrap_or(&Promise::None);
+            return Err(match (error, promise, &write) {
+                (DbError::UniqueViolation { constraint }, Promise::Current, Write::Put(record))
+                    if constraint.contains("name") =>
+                {
+                    StoreError::NameTaken { name: record.name.clone() }
+                }
+                (DbError::UniqueViolation { .. }, Promise::Next, _) => conflict(),
+                (error, ..) => error.into(),
+            });
+        }
         tx.notify(CHANNEL, id).await?;
         tx.commit().await?;
         Ok(match (write, expect) {
@@ -262,23 +281,21 @@ impl BoxStore for SqlStore {
         id: &OperationId,
         after: u64,
     ) -> Result<Option<(Operation, Vec<OperationEvent>)>, StoreError> {
-        let row: Option<(String, String, String, i64)> =
-            on!(self.db, pool => sqlx::query_as(OPERATION).bind(id.as_str()).fetch_optional(pool).await)
-                .map_err(DbError::from)?;
-        let Some((box_id, owner, verb, started_at)) = row else { return Ok(None) };
         let after = i64::try_from(after).unwrap_or(i64::MAX);
-        let rows: Vec<String> = on!(self.db, pool => {
-            sqlx::query_scalar(EVENTS).bind(id.as_str()).bind(after).fetch_all(pool).await
+        let rows: Vec<(String, String, String, i64, Option<String>)> = on!(self.db, pool => {
+            sqlx::query_as(OPERATION).bind(id.as_str()).bind(after).fetch_all(pool).await
         })
         .map_err(DbError::from)?;
+        let Some((box_id, owner, verb, started_at, _)) = rows.first() else { return Ok(None) };
         let operation = Operation::new(
             id.clone(),
-            parsed("box id", &box_id)?,
-            parsed("user id", &owner)?,
-            from_json::<Verb>("verb", &verb)?,
-            Timestamp::from_micros(started_at),
+            parsed("box id", box_id)?,
+            parsed("user id", owner)?,
+            from_json::<Verb>("verb", verb)?,
+            Timestamp::from_micros(*started_at),
         );
-        let events = rows.iter().map(|row| from_json("event", row)).collect::<Result<_, _>>()?;
+        let events = rows.iter().filter_map(|(.., event)| event.as_deref());
+        let events = events.map(|event| from_json("event", event)).collect::<Result<_, _>>()?;
         Ok(Some((operation, events)))
     }
 
@@ -328,12 +345,17 @@ impl BoxStore for SqlStore {
     }
 }
 
-/// Tells a name that is taken from other failures.
-fn named(done: Result<u64, sqlx::Error>, record: &BoxRecord) -> Result<u64, StoreError> {
-    match done.map_err(DbError::from) {
-        Err(DbError::UniqueViolation { constraint }) if constraint.contains("name") => {
-            Err(StoreError::NameTaken { name: record.name.clone() })
-        }
-        other => Ok(other?),
-    }
+/// What a statement of a change rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Promise {
+    /// The row is as it was read: one row is touched.
+    Current,
+    /// There is no such row: none is touched.
+    Absent,
+    /// Nobody used the key lately: one row is touched.
+    KeyFree,
+    /// Nobody else wrote this event: the row's key is free.
+    Next,
+    /// On nothing.
+    None,
 }
