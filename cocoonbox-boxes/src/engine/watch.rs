@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cocoonbox_core::machine::OperationEvent;
 use cocoonbox_core::{BoxId, OperationId, UserId};
 use futures::Stream;
+use tokio::sync::watch;
 
 use super::{Engine, Inner, Started};
 use crate::EngineError;
@@ -68,39 +69,11 @@ impl Engine {
 impl Inner {
     fn follow(inner: Arc<Self>, box_id: BoxId, operation: OperationId, after: u64) -> OperationEvents {
         let changes = inner.notices.subscribe(&box_id);
-        let state = (inner, changes, VecDeque::<OperationEvent>::new(), after, false);
-        Box::pin(futures::stream::try_unfold(
-            state,
-            move |(inner, mut changes, mut read, mut after, ended)| {
-                let operation = operation.clone();
-                async move {
-                    if ended {
-                        return Ok(None);
-                    }
-                    loop {
-                        if let Some(event) = read.pop_front() {
-                            after = event.sequence;
-                            let ended = event.phase.is_last();
-                            return Ok(Some((event, (inner, changes, read, after, ended))));
-                        }
-                        // seen before reading, so that what is written while we read wakes us again
-                        changes.borrow_and_update();
-                        let Some((_, events)) = inner.store.operation(&operation, after).await? else {
-                            // it ended and was forgotten
-                            return Ok(None);
-                        };
-                        read.extend(events);
-                        if !read.is_empty() {
-                            continue;
-                        }
-                        // a cursor may be at or past the end, also at one that the operation reaches later
-                        if inner.is_over(&operation, after).await? || changes.changed().await.is_err() {
-                            return Ok(None);
-                        }
-                    }
-                }
-            },
-        ))
+        let reader =
+            Reader { inner, changes, operation, after, first: true, read: VecDeque::new(), ended: false };
+        Box::pin(futures::stream::try_unfold(reader, |mut reader| async move {
+            Ok(reader.next().await?.map(|event| (event, reader)))
+        }))
     }
 
     /// Returns whether an operation's last event is at or before sequence `after`.
@@ -125,5 +98,45 @@ impl Inner {
             last = Some(event?);
         }
         Ok(last)
+    }
+}
+
+/// Who follows an operation, and how far.
+struct Reader {
+    inner: Arc<Inner>,
+    changes: watch::Receiver<()>,
+    operation: OperationId,
+    after: u64,
+    /// Whether nothing was read yet.
+    first: bool,
+    read: VecDeque<OperationEvent>,
+    ended: bool,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Result<Option<OperationEvent>, EngineError> {
+        loop {
+            if let Some(event) = self.read.pop_front() {
+                self.after = event.sequence;
+                self.ended = event.phase.is_last();
+                return Ok(Some(event));
+            }
+            if self.ended || (!self.first && self.changes.changed().await.is_err()) {
+                return Ok(None);
+            }
+            // seen before reading, so that what is written while we read wakes us again
+            self.changes.borrow_and_update();
+            let Some((_, events)) = self.inner.store.operation(&self.operation, self.after).await? else {
+                // it ended and was forgotten
+                return Ok(None);
+            };
+            // a caller's cursor may be at or past the end, also at one that the operation reaches later
+            let unsure = events.is_empty() && self.after > 0;
+            if unsure && self.inner.is_over(&self.operation, self.after).await? {
+                return Ok(None);
+            }
+            self.first = false;
+            self.read.extend(events);
+        }
     }
 }

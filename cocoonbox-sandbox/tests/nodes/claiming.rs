@@ -183,7 +183,7 @@ async fn a_claim_that_may_have_been_made_is_not_said_to_be_nowhere() {
     let mut node = InProcess::start(MemoryOptions::default()).await;
     let (address, _between) = swallowing(node.address, 3).await;
     let folder = tempfile::tempdir().unwrap();
-    let config = FleetConfig::new(folder.path().join("nodes.json")).with_node(address, Some(token()));
+    let config = FleetConfig::new(folder.path().join("nodes.json")).with_node(address.clone(), Some(token()));
     let fleet = Fleet::open(config, Arc::new(SystemClock), Arc::new(SystemEntropy)).await.unwrap();
     let claimed = fleet.claim(ClaimRequest::new("one".parse().unwrap(), ImageName::host())).await;
     assert!(matches!(claimed, Err(BackendError::Unavailable { .. })), "{claimed:?}");
@@ -193,6 +193,13 @@ async fn a_claim_that_may_have_been_made_is_not_said_to_be_nowhere() {
     assert!(matches!(unsure, Err(BackendError::Unavailable { .. })), "{unsure:?}");
     let other = fleet.find(&ClaimFilter::by_ref("other".parse().unwrap())).await;
     assert_eq!(other.unwrap(), [], "of another one nothing is in doubt");
+    // nor does a process that comes after this one take it for nowhere
+    drop(fleet);
+    let config = FleetConfig::new(folder.path().join("nodes.json")).with_node(address, Some(token()));
+    let fleet = Fleet::open(config, Arc::new(SystemClock), Arc::new(SystemEntropy)).await.unwrap();
+    let unsure = fleet.find(&asked).await;
+    assert!(matches!(unsure, Err(BackendError::Unavailable { .. })), "{unsure:?}");
+    assert_eq!(fleet.find(&ClaimFilter::by_ref("other".parse().unwrap())).await.unwrap(), []);
     node.start_again().await;
     let fleet_again = fleet.clone();
     let tended = AbortOnDropHandle::new(tokio::spawn(async move {

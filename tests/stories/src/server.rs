@@ -356,7 +356,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // boxes outlive the server by design: the story's must not outlive the story
+        // boxes outlive the server by design: the story's must not outlive the story, whoever ended the server
+        if self.child.as_mut().is_some_and(|child| child.try_wait().is_ok_and(|ended| ended.is_some())) {
+            self.child = None;
+        }
         if !self.forgotten && self.child.is_none() && self.data().join("admin-token.txt").exists() {
             let _ = self.try_start(&[]);
         }

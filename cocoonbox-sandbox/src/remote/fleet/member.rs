@@ -1,6 +1,6 @@
 //! One node of several: how it stands, and what was last known of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +11,7 @@ use time::format_description::well_known::Rfc3339;
 use tokio::sync::Notify;
 
 use super::NodeConfig;
+use super::flight::Flight;
 use super::memory::Known;
 use crate::message::{About, Room};
 use crate::remote::call::{BACKEND, CallError};
@@ -97,7 +98,7 @@ struct Status {
     /// What it held when it was last seen, by its own ids; each with the id that we give it.
     claims: BTreeMap<SandboxId, Claim>,
     /// References of claims that it was asked for and gave no answer to: it may have made them.
-    doubts: BTreeSet<ClaimRef>,
+    doubts: BTreeMap<ClaimRef, Flight>,
     /// Claims that are on their way to it.
     coming: u32,
     /// The caps that it was told.
@@ -125,7 +126,7 @@ impl Member {
             answered_at: None,
             misdeed: None,
             claims: BTreeMap::new(),
-            doubts: BTreeSet::new(),
+            doubts: BTreeMap::new(),
             coming: 0,
             caps: BTreeMap::new(),
         };
@@ -198,7 +199,7 @@ impl Member {
         if status.node.as_ref() != Some(&node) {
             // another one than before: it has nothing of what that one had
             status.claims.clear();
-            status.doubts.clear();
+            std::mem::take(&mut status.doubts).into_values().for_each(Flight::landed);
             status.node = Some(node);
         }
         if back {
@@ -252,13 +253,15 @@ impl Member {
     }
 
     /// Notes that it may have made a claim of this reference.
-    pub(super) fn doubt(&self, claim_ref: &ClaimRef) {
-        self.status().doubts.insert(claim_ref.clone());
+    pub(super) fn doubt(&self, claim_ref: &ClaimRef, flight: Flight) {
+        if let Some(earlier) = self.status().doubts.insert(claim_ref.clone(), flight) {
+            earlier.landed();
+        }
     }
 
     /// Whether it may have made a claim that a filter asks for, and nobody knows.
     pub(super) fn is_in_doubt(&self, filter: &ClaimFilter) -> bool {
-        filter.claim_ref.as_ref().is_some_and(|asked| self.status().doubts.contains(asked))
+        filter.claim_ref.as_ref().is_some_and(|asked| self.status().doubts.contains_key(asked))
     }
 
     pub(super) fn released(&self, own: &SandboxId) {
@@ -272,8 +275,8 @@ impl Member {
     /// Takes in what it answered, and returns it under the ids that we give.
     pub(super) fn saw(&self, filter: &ClaimFilter, claims: Vec<Claim>) -> Vec<Claim> {
         let mut status = self.status();
-        if let Some(asked) = &filter.claim_ref {
-            status.doubts.remove(asked);
+        if let Some(flight) = filter.claim_ref.as_ref().and_then(|asked| status.doubts.remove(asked)) {
+            flight.landed();
         }
         // what matches and was not answered is gone
         status.claims.retain(|own, claim| {

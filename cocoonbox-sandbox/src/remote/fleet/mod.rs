@@ -1,6 +1,7 @@
 //! Several nodes as one backend.
 
 mod config;
+mod flight;
 mod member;
 mod memory;
 mod place;
@@ -19,6 +20,7 @@ use futures::future::join_all;
 use tokio::sync::watch;
 
 pub use self::config::{FleetConfig, NodeConfig, OpenError};
+use self::flight::{Flights, Left};
 use self::member::{Member, NodeName, split};
 pub use self::member::{NodeReport, NodeState};
 use self::memory::Known;
@@ -49,6 +51,7 @@ struct Inner {
     capabilities: Capabilities,
     clock: Arc<dyn Clock>,
     memory: Known,
+    flights: Flights,
     /// Told whenever a node goes away or is back.
     changes: watch::Sender<u64>,
     caps: Mutex<BTreeMap<TenantName, u32>>,
@@ -67,6 +70,7 @@ impl Fleet {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Self, OpenError> {
+        let (flights, left) = Flights::open(config.memory.with_extension("claims"))?;
         let memory = Known::open(config.memory)?;
         let members: Vec<Arc<Member>> = config
             .nodes
@@ -76,11 +80,19 @@ impl Fleet {
         if members.is_empty() {
             return Err(OpenError::NoNode);
         }
+        for Left { claim_ref, node, flight } in left {
+            match members.iter().find(|member| member.client.address().to_string() == node) {
+                Some(member) => member.doubt(&claim_ref, flight),
+                // a node that is none of ours any more holds nothing for us
+                None => flight.landed(),
+            }
+        }
         let inner = Inner {
             members,
             capabilities: Capabilities::new(BACKEND),
             clock,
             memory,
+            flights,
             changes: watch::Sender::new(0),
             caps: Mutex::default(),
             meeting: Mutex::default(),
@@ -268,12 +280,22 @@ impl Inner {
                     continue;
                 }
             }
+            let flight =
+                self.flights.leave(&request.claim_ref, member.client.address()).map_err(|error| {
+                    let reason = "the claim could not be noted down before it left".to_owned();
+                    BackendError::Unavailable { backend: BACKEND, reason, source: Some(Box::new(error)) }
+                })?;
             match member.client.claim(request.clone()).await {
-                Ok(claim) => return Ok(member.made(claim)),
+                Ok(claim) => {
+                    flight.landed();
+                    return Ok(member.made(claim));
+                }
                 Err(error) => {
                     let unsent = matches!(error, CallError::Apart(_));
                     if !unsent && error.is_silence() {
-                        member.doubt(&request.claim_ref);
+                        member.doubt(&request.claim_ref, flight);
+                    } else {
+                        flight.landed();
                     }
                     let error = failed(&member, error, about);
                     // what may have been done there must not be done elsewhere as well

@@ -58,7 +58,7 @@ async fn watch(inner: &Inner, member: &Member) {
 async fn keep(member: &Member) {
     let mut hours = interval(RENEW_EVERY);
     hours.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut renewed: HashMap<SandboxId, Instant> = HashMap::new();
+    let mut renewals = Renewals::default();
     loop {
         hours.tick().await;
         if !member.answers() {
@@ -69,16 +69,57 @@ async fn keep(member: &Member) {
             member.saw(&filter, claims);
         }
         let ours = member.held(|claim: &Claim| claim.claim_ref.as_str().parse::<BoxId>().is_ok());
-        renewed.retain(|own, _| ours.contains(own));
-        for own in ours {
-            if renewed.get(&own).is_some_and(|at| at.elapsed() < LEASE / 2) {
-                continue;
-            }
+        for own in renewals.due(ours, Instant::now()) {
             match member.client.renew(&own).await {
-                Ok(()) => drop(renewed.insert(own, Instant::now())),
+                Ok(()) => renewals.done(own, Instant::now()),
                 // one that was put away has no lease until it wakes
                 Err(error) => tracing::debug!(sandbox = %own, %error, "a lease was not renewed"),
             }
         }
+    }
+}
+
+/// When each lease was last made whole.
+#[derive(Debug, Default)]
+struct Renewals(HashMap<SandboxId, Instant>);
+
+impl Renewals {
+    /// Returns those of `held` whose lease has half its length or less, as far as is known; what is not held any more is
+    /// forgotten.
+    fn due(&mut self, held: Vec<SandboxId>, now: Instant) -> Vec<SandboxId> {
+        self.0.retain(|own, _| held.contains(own));
+        let whole = |own: &SandboxId| self.0.get(own).is_some_and(|at| now.duration_since(*at) < LEASE / 2);
+        held.into_iter().filter(|own| !whole(own)).collect()
+    }
+
+    fn done(&mut self, own: SandboxId, now: Instant) {
+        self.0.insert(own, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_made_whole_at_half_its_length() {
+        let [one, two]: [SandboxId; 2] = ["one", "two"].map(|id| id.parse().unwrap());
+        let mut renewals = Renewals::default();
+        let start = Instant::now();
+        // nobody knows how much the leases of an earlier process have left
+        assert_eq!(renewals.due(vec![one.clone(), two.clone()], start), [one.clone(), two.clone()]);
+        renewals.done(one.clone(), start);
+        let just = start + LEASE / 2 - Duration::from_secs(1);
+        assert_eq!(
+            renewals.due(vec![one.clone(), two.clone()], just),
+            std::slice::from_ref(&two),
+            "it failed before"
+        );
+        renewals.done(two.clone(), just);
+        assert_eq!(renewals.due(vec![one.clone(), two.clone()], start + LEASE / 2), [one]);
+        assert_eq!(renewals.due(Vec::new(), just), []);
+        assert_eq!(renewals.due(vec![two.clone()], just), [two], "it was gone in between");
+        // every look comes before the other half is over
+        assert!(RENEW_EVERY < LEASE / 2);
     }
 }
