@@ -121,6 +121,27 @@ pub enum Command {
         /// The operation's id.
         operation: OperationId,
     },
+    /// The person saves the box's state.
+    Save {
+        /// The operation's id.
+        operation: OperationId,
+    },
+    /// The person puts a save's state in the place of what the box has.
+    Restore {
+        /// Which save.
+        save: String,
+        /// The operation's id.
+        operation: OperationId,
+    },
+    /// The person puts some files of a save back.
+    RestoreFiles {
+        /// Which save.
+        save: String,
+        /// Which files and folders, by their names in the box.
+        paths: Vec<Vec<u8>>,
+        /// The operation's id.
+        operation: OperationId,
+    },
     /// A client call uses the box.
     Used,
     /// A minute went by.
@@ -170,6 +191,46 @@ pub enum Command {
         operation: OperationId,
         /// What it kept.
         memory: Memory,
+    },
+    /// The operation is so far.
+    Progress {
+        /// Of this operation.
+        operation: OperationId,
+        /// Where it is.
+        phase: Phase,
+        /// In words.
+        message: String,
+        /// Bytes done and in all.
+        bytes: Bytes,
+        /// That the box's state was saved, and when.
+        saved_at: Option<Timestamp>,
+    },
+    /// The state is in the state store.
+    Saved {
+        /// For this operation.
+        operation: OperationId,
+        /// When it was saved.
+        at: Timestamp,
+        /// In words.
+        message: String,
+        /// Bytes of the save.
+        bytes: Bytes,
+    },
+    /// A save's state lies in the box, verified, and takes its place when the box starts next.
+    Staged {
+        /// For this operation.
+        operation: OperationId,
+        /// Names to use.
+        fresh: Fresh,
+    },
+    /// The files are back.
+    FilesRestored {
+        /// For this operation.
+        operation: OperationId,
+        /// In words.
+        message: String,
+        /// Bytes of them.
+        bytes: Bytes,
     },
     /// The sandbox is gone.
     Released {
@@ -221,6 +282,40 @@ pub enum Effect {
         /// What to keep.
         to: HibernateTo,
     },
+    /// Save the state of the box.
+    Save {
+        /// Its sandbox.
+        sandbox: SandboxId,
+        /// The wake that it runs in.
+        wake_id: WakeId,
+    },
+    /// Bring a save into the box, verified, beside what it has.
+    Stage {
+        /// Its sandbox.
+        sandbox: SandboxId,
+        /// The wake that it runs in.
+        wake_id: WakeId,
+        /// Which save.
+        save: String,
+    },
+    /// Put some files of a save back.
+    RestoreFiles {
+        /// Its sandbox.
+        sandbox: SandboxId,
+        /// The wake that it runs in.
+        wake_id: WakeId,
+        /// Which save.
+        save: String,
+        /// Which files and folders, by their names in the box.
+        paths: Vec<Vec<u8>>,
+    },
+    /// End the sandbox's programs and start it anew, in another wake.
+    Restart {
+        /// Which.
+        sandbox: SandboxId,
+        /// The wake's name.
+        wake_id: WakeId,
+    },
     /// Release the sandbox and whatever else carries the box's reference.
     Release {
         /// The one that is known.
@@ -254,6 +349,23 @@ pub enum FailureKind {
     GaveWay,
 }
 
+/// How many bytes an operation has moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::exhaustive_structs, reason = "two numbers")]
+pub struct Bytes {
+    /// So far.
+    pub done: u64,
+    /// In all.
+    pub total: u64,
+}
+
+impl Bytes {
+    /// Returns whether none are moved at all.
+    pub const fn is_none(&self) -> bool {
+        self.done == 0 && self.total == 0
+    }
+}
+
 /// One line of an operation's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -270,6 +382,9 @@ pub struct OperationEvent {
     pub message: String,
     /// When.
     pub at: Timestamp,
+    /// Bytes done and in all, where the phase moves bytes.
+    #[serde(default, skip_serializing_if = "Bytes::is_none")]
+    pub bytes: Bytes,
     /// In a last event: what the box kept.
     pub memory: Option<Memory>,
     /// In a last event: why it failed.

@@ -1,10 +1,10 @@
 use super::settle::{Blame, settle};
 use super::{
-    BoxRecord, BoxState, Cause, Command, Decision, Effect, FailureKind, Fresh, Limits, Look, OperationEvent,
-    Pending, Phase, Refusal, SleepRules, Tally, Verb, Write,
+    BoxRecord, BoxState, Bytes, Cause, Command, Decision, Effect, FailureKind, Fresh, Limits, Look,
+    OperationEvent, Pending, Phase, Refusal, SleepRules, Tally, Verb, Write,
 };
-use crate::backend::{HibernateTo, Memory};
-use crate::{OperationId, Timestamp};
+use crate::backend::{HibernateTo, Memory, SandboxId};
+use crate::{OperationId, Timestamp, WakeId};
 
 /// Decides what `command` does to a box.
 ///
@@ -57,6 +57,20 @@ pub fn decide(record: Option<&BoxRecord>, command: Command, now: Timestamp) -> R
             decision.write = Write::Put(Box::new(next));
             Ok(decision)
         }
+        Command::Save { operation } => {
+            at_work(record, operation, Verb::Save, Phase::Saving, "saving", now, |sandbox, wake_id| {
+                Effect::Save { sandbox, wake_id }
+            })
+        }
+        Command::Restore { save, operation } => {
+            let stage = |sandbox, wake_id| Effect::Stage { sandbox, wake_id, save };
+            at_work(record, operation, Verb::Restore, Phase::Restoring, "restoring", now, stage)
+        }
+        Command::RestoreFiles { save, paths, operation } => {
+            let effect = |sandbox, wake_id| Effect::RestoreFiles { sandbox, wake_id, save, paths };
+            let told = "restoring files of";
+            at_work(record, operation, Verb::RestoreFiles, Phase::RestoringFiles, told, now, effect)
+        }
         Command::Used => Ok(Decision::put(BoxRecord { last_used_at: Some(now), ..record.clone() })),
         Command::Tick { rules, held, used_at, next_at, tally, fresh } => {
             Ok(tick(record, rules, held, used_at.max(record.last_used_at), next_at, tally, &fresh, now))
@@ -81,6 +95,36 @@ pub fn decide(record: Option<&BoxRecord>, command: Command, now: Timestamp) -> R
         Command::Hibernated { operation, memory } => {
             pending(record, &operation)?;
             Ok(sleep(record.clone(), memory, now))
+        }
+        Command::Progress { operation, phase, message, bytes, saved_at } => {
+            pending(record, &operation)?;
+            let mut next = record.clone();
+            next.last_saved_at = saved_at.or(next.last_saved_at);
+            let told = OperationEvent { bytes, ..event(&mut next, phase, message, now) };
+            Ok(Decision { operation: Some(operation), events: vec![told], ..Decision::put(next) })
+        }
+        Command::Saved { operation, at, message, bytes } => {
+            pending(record, &operation)?;
+            Ok(done(BoxRecord { last_saved_at: Some(at), ..record.clone() }, message, bytes, now))
+        }
+        Command::FilesRestored { operation, message, bytes } => {
+            pending(record, &operation)?;
+            Ok(done(record.clone(), message, bytes, now))
+        }
+        Command::Staged { operation, fresh } => {
+            pending(record, &operation)?;
+            let sandbox = record.sandbox.clone().ok_or(Refusal::WrongState { state: record.state })?;
+            let mut next = record.clone();
+            next.state = BoxState::Starting;
+            next.wake_id = Some(fresh.wake.clone());
+            let message = format!("starting {} with what was restored", next.name);
+            let told = event(&mut next, Phase::Restoring, message, now);
+            Ok(Decision {
+                operation: Some(operation),
+                events: vec![told],
+                effects: vec![Effect::Restart { sandbox, wake_id: fresh.wake }],
+                ..Decision::put(next)
+            })
         }
         Command::Released { operation } => {
             pending(record, &operation)?;
@@ -128,6 +172,32 @@ fn pending<'a>(record: &'a BoxRecord, operation: &OperationId) -> Result<&'a Pen
         Some(pending) if pending.operation == *operation => Ok(pending),
         _ => Err(Refusal::Stale { operation: operation.clone() }),
     }
+}
+
+/// Begins what works on a running box, which goes on running.
+fn at_work(
+    record: &BoxRecord,
+    operation: OperationId,
+    verb: Verb,
+    phase: Phase,
+    told: &str,
+    now: Timestamp,
+    effect: impl FnOnce(SandboxId, WakeId) -> Effect,
+) -> Result<Decision, Refusal> {
+    free(record)?;
+    present(record)?;
+    let (BoxState::Running, Some(sandbox), Some(wake_id)) = (record.state, &record.sandbox, &record.wake_id)
+    else {
+        return Err(Refusal::WrongState { state: record.state });
+    };
+    let effect = effect(sandbox.clone(), wake_id.clone());
+    let mut next = record.clone();
+    let mut decision = begin(&mut next, operation, verb, Cause::Person, now);
+    let message = format!("{told} {}", next.name);
+    decision.events.push(event(&mut next, phase, message, now));
+    decision.effects.push(effect);
+    decision.write = Write::Put(Box::new(next));
+    Ok(decision)
 }
 
 fn admit_box(tally: Tally, limits: Limits) -> Result<(), Refusal> {
@@ -314,6 +384,7 @@ pub(super) fn event(next: &mut BoxRecord, phase: Phase, message: String, now: Ti
         phase,
         message,
         at: now,
+        bytes: Bytes::default(),
         memory: None,
         failure: None,
     }
@@ -327,6 +398,10 @@ fn end(mut next: BoxRecord, last: impl FnOnce(&mut BoxRecord) -> OperationEvent)
     let last = last(&mut next);
     next.pending = None;
     Decision { operation: Some(last.operation.clone()), events: vec![last], ..Decision::put(next) }
+}
+
+fn done(next: BoxRecord, message: String, bytes: Bytes, now: Timestamp) -> Decision {
+    end(next, |next| OperationEvent { bytes, ..event(next, Phase::Done, message, now) })
 }
 
 pub(super) fn fail(next: BoxRecord, kind: FailureKind, reason: String, now: Timestamp) -> Decision {

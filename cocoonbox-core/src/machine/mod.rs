@@ -22,7 +22,7 @@ mod state;
 mod tests;
 
 pub use command::{
-    Command, Decision, Effect, FailureKind, Fresh, Look, NewBox, OperationEvent, Refusal, SeenClaim,
+    Bytes, Command, Decision, Effect, FailureKind, Fresh, Look, NewBox, OperationEvent, Refusal, SeenClaim,
     SleepRules, Write,
 };
 pub use decide::decide;

@@ -63,10 +63,16 @@ pub enum Verb {
     Hibernate(HibernateTo),
     /// Ends the box.
     Delete,
+    /// Saves the box's state.
+    Save,
+    /// Puts a save's state in the place of what the box has.
+    Restore,
+    /// Puts some files of a save back beside what the box has.
+    RestoreFiles,
 }
 
 impl Verb {
-    /// Returns whether the operation ends in a running box.
+    /// Returns whether the operation brings a box that does not run to running.
     pub const fn starts(self) -> bool {
         matches!(self, Self::Create | Self::Ensure)
     }

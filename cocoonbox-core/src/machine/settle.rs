@@ -88,7 +88,8 @@ fn away(record: &BoxRecord, sandbox: &SandboxId, reason: &str, now: Timestamp) -
     next.failure = Some(reason.to_owned());
     next.away = true;
     // a start that was cut off may have given the sandbox its new identity or not
-    next.unsettled |= record.pending.as_ref().is_some_and(|pending| pending.verb.starts());
+    next.unsettled |= record.state == BoxState::Starting
+        || record.pending.as_ref().is_some_and(|pending| pending.verb.starts());
     fail(next, FailureKind::Unavailable, reason.to_owned(), now)
 }
 
@@ -97,13 +98,16 @@ fn running(record: &BoxRecord, sandbox: &SandboxId, blame: Blame, fresh: &Fresh,
     next.sandbox = Some(sandbox.clone());
     next.away = false;
     let verb = record.pending.as_ref().map(|pending| pending.verb);
-    if let (Some(pending), Some(wake_id), Some(Verb::Create | Verb::Ensure)) =
-        (&mut next.pending, &record.wake_id, verb)
+    let restarts = verb == Some(Verb::Restore) && record.state == BoxState::Starting;
+    if let (Some(pending), Some(wake_id)) = (&mut next.pending, &record.wake_id)
+        && (pending.verb.starts() || restarts)
         && pending.attempts < MAX_ATTEMPTS
     {
         // it runs, but perhaps with the identity of an earlier wake: say again who it is
         pending.attempts += 1;
-        let effect = Effect::Wake { sandbox: sandbox.clone(), wake_id: wake_id.clone() };
+        let (sandbox, wake_id) = (sandbox.clone(), wake_id.clone());
+        let effect =
+            if restarts { Effect::Restart { sandbox, wake_id } } else { Effect::Wake { sandbox, wake_id } };
         let told = event(&mut next, Phase::Waking, "picking the start up again".to_owned(), now);
         return Decision {
             operation: Some(told.operation.clone()),
@@ -121,7 +125,9 @@ fn running(record: &BoxRecord, sandbox: &SandboxId, blame: Blame, fresh: &Fresh,
         next.failure = None;
         return fail(next, blame.kind, blame.reason, now);
     }
-    // nobody may use a sandbox whose identity is not known, and it takes a place: it sleeps until it is wanted
+    // nobody may use a sandbox whose identity is not known, and it takes a place: it sleeps until it is wanted. Until it
+    // does, it is in doubt: a sleep that is refused must not make it one that runs.
+    next.unsettled = true;
     let mut ended = fail(next, blame.kind, blame.reason, now);
     let Write::Put(next) = &ended.write else { return ended };
     let Some(asleep) = begin_sleep(next, HibernateTo::Memory, fresh.operation.clone(), Cause::Reconcile, now)

@@ -59,6 +59,10 @@ enum Step {
     Schedule {
         pick: usize,
     },
+    Keep {
+        pick: usize,
+        verb: Verb,
+    },
     Tick {
         minutes: u64,
         held: bool,
@@ -91,6 +95,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..6_usize, any::<bool>()).prop_map(|(pick, disk)| Step::Hibernate { pick, disk }),
         1 => (0..6_usize).prop_map(|pick| Step::Delete { pick }),
         1 => (0..6_usize).prop_map(|pick| Step::Schedule { pick }),
+        3 => (0..6_usize, prop_oneof![Just(Verb::Save), Just(Verb::Restore), Just(Verb::RestoreFiles)])
+            .prop_map(|(pick, verb)| Step::Keep { pick, verb }),
         2 => (1..30_u64, any::<bool>()).prop_map(|(minutes, held)| Step::Tick { minutes, held }),
         1 => Just(Step::Settle),
         8 => fate.prop_map(Step::Effect),
@@ -245,8 +251,38 @@ impl World {
                 self.claims.insert(sandbox.clone(), held);
                 Some(Command::Claimed { operation, sandbox })
             }
-            Effect::Wake { sandbox, .. } | Effect::Hibernate { sandbox, .. } if !known(self, sandbox) => {
+            Effect::Wake { sandbox, .. }
+            | Effect::Hibernate { sandbox, .. }
+            | Effect::Restart { sandbox, .. }
+            | Effect::Save { sandbox, .. }
+            | Effect::Stage { sandbox, .. }
+            | Effect::RestoreFiles { sandbox, .. }
+                if !known(self, sandbox) =>
+            {
                 Some(self.failed(id, operation, false))
+            }
+            // a guest answers in the wake that it was asked in, or not at all
+            Effect::Save { sandbox, wake_id }
+            | Effect::Stage { sandbox, wake_id, .. }
+            | Effect::RestoreFiles { sandbox, wake_id, .. }
+                if self.claims[sandbox].state != ClaimState::Running
+                    || self.claims[sandbox].identity != *wake_id =>
+            {
+                Some(self.failed(id, operation, false))
+            }
+            Effect::Save { .. } => {
+                let bytes = Bytes { done: 7, total: 9 };
+                Some(Command::Saved { operation, at: self.now, message: "saved".to_owned(), bytes })
+            }
+            Effect::Stage { .. } => Some(Command::Staged { operation, fresh: self.fresh() }),
+            Effect::RestoreFiles { .. } => {
+                let message = "restored".to_owned();
+                Some(Command::FilesRestored { operation, message, bytes: Bytes::default() })
+            }
+            Effect::Restart { sandbox, wake_id } => {
+                self.claims.get_mut(sandbox).unwrap().state = ClaimState::Hibernated { memory: Memory::Lost };
+                let memory = self.wake(sandbox, wake_id);
+                Some(Command::Woke { operation, memory })
             }
             Effect::Wake { sandbox, wake_id } => {
                 let memory = self.wake(sandbox, wake_id);
@@ -375,6 +411,17 @@ impl World {
                     next_at,
                 };
                 self.command(&id, Command::SetSchedule { schedule: Some(schedule) })
+            }
+            Step::Keep { pick, verb } => {
+                let Some(id) = self.pick(pick) else { return Ok(()) };
+                let operation = self.fresh().operation;
+                let save = "a".to_owned();
+                let command = match verb {
+                    Verb::Save => Command::Save { operation },
+                    Verb::Restore => Command::Restore { save, operation },
+                    _ => Command::RestoreFiles { save, paths: vec![b"/workspace/a".to_vec()], operation },
+                };
+                self.command(&id, command)
             }
             Step::Tick { minutes, held } => {
                 self.now = self.now.plus(Duration::from_mins(minutes));
