@@ -11,9 +11,11 @@ use serde_json::Value;
 /// The levels of the graph; an edge leads to a strictly lower one.
 const LEVELS: &[(&str, u32)] = &[
     ("cocoonbox-core", 0),
+    ("cocoonbox-seal", 1),
     ("cocoonbox-wire", 1),
     ("cocoonbox-db", 1),
     ("cocoonbox-oauth", 2),
+    ("cocoonbox-state", 2),
     ("cocoonbox-boxes", 3),
     ("cocoonbox-sandbox", 3),
     ("cocoonbox-guest", 3),
@@ -25,7 +27,7 @@ const LEVELS: &[(&str, u32)] = &[
 ];
 
 /// The most packages that the lock file may name; raising it says in the commit what was gained.
-const PACKAGE_CEILING: usize = 400;
+const PACKAGE_CEILING: usize = 450;
 
 struct Edge {
     from: String,

@@ -1,0 +1,49 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod browse;
+mod cache;
+mod catalog;
+mod chunk;
+mod codec;
+mod crash;
+mod id;
+mod key;
+mod manifest;
+mod object;
+mod pack;
+mod restore;
+mod save;
+mod scan;
+mod sealed;
+mod serve;
+mod tree;
+mod vault;
+
+pub use browse::{Browser, EntryKind, LinkTarget, SavedEntry};
+pub use cache::decode_cache;
+#[cfg(any(test, feature = "testkit"))]
+pub use catalog::testkit as catalog_testkit;
+pub use catalog::{
+    BoxSaves, Catalog, CatalogError, CommitRefusal, Keep, KeepRule, Ledger, Mark, MemoryCatalog,
+    ObjectCatalog, Revision, SaveEntry, recover,
+};
+pub use chunk::{BLOCK, CHUNK_MAX, GROUP, SMALL_FILE};
+pub use codec::FormatError;
+#[cfg(feature = "testkit")]
+pub use crash::{CRASH_POINTS, arm_crash_point};
+pub use id::{ChunkId, Domain, Label, NameError, ObjectKey, ObjectKind, PackId, Prefix, RootHash, SaveId};
+pub use key::{BoxKeys, KeyError, PrintedKey, StateKey, open_state_key, seal_state_key};
+pub use manifest::{
+    CHAIN_MAX, ManifestSummary, ReadError, SaveRecord, SaveStats, SegmentSummary, decode_index,
+    decode_segment,
+};
+pub use object::*;
+pub use pack::{PackDirectory, PackGroup, decode_directory};
+pub use restore::{RestoreError, RestoreOptions, Restored, Verify};
+pub use save::{Neighbours, PackView, PreparedSave, PreparedWire, Progress, SaveError, SaveOptions};
+pub use scan::{Excludes, OwnerMap, Root};
+pub use sealed::OpenError;
+pub use serve::{RestoreContext, SaveContext, hash_tree, restore, restore_paths, save};
+pub use tree::TreePath;
+pub use vault::{CommitError, Vault, commit, neighbours, pack_view};

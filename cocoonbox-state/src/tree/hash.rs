@@ -1,0 +1,84 @@
+use super::{ChunkTable, Content, Entry, FileNode, Listing, Node, Tree, join};
+use crate::codec::{FormatError, Writer};
+use crate::{BoxKeys, RootHash};
+
+/// Hashes a file's content: its chunks' ids, and for a large one where they lie.
+pub(crate) fn content_of(hasher: &mut blake3::Hasher, file: &FileNode, table: &ChunkTable) {
+    match &file.content {
+        Content::Empty => {}
+        Content::One(chunk) => {
+            hasher.update(table.id(*chunk).as_bytes());
+        }
+        Content::Many(many) => {
+            for (start, length) in &many.extents {
+                hasher.update(&start.to_le_bytes());
+                hasher.update(&length.to_le_bytes());
+            }
+            for chunk in &many.chunks {
+                hasher.update(&table.length(*chunk).to_le_bytes());
+                hasher.update(table.id(*chunk).as_bytes());
+            }
+        }
+    }
+}
+
+/// Returns the hash over all of a tree: a folder's is over its entries, a folder's entry ends with that folder's hash.
+///
+/// # Errors
+/// Listings that do not fit each other, see [`check_shape`].
+pub(crate) fn root_hash(keys: &BoxKeys, tree: &Tree, table: &ChunkTable) -> Result<RootHash, FormatError> {
+    check_shape(tree)?;
+    // children stand behind their parents: going backward, each folder's folders are done before it
+    let mut done: Vec<[u8; 32]> = Vec::new();
+    let mut scratch = Writer::default();
+    for listing in tree.listings.iter().rev() {
+        let mut hasher = keys.tree_hasher();
+        for entry in &listing.entries {
+            scratch.0.clear();
+            entry.write_head(&mut scratch);
+            hasher.update(&scratch.0);
+            match &entry.node {
+                Node::File(file) => content_of(&mut hasher, file, table),
+                Node::Folder | Node::Passage => {
+                    // the first subfolder was done last
+                    let hash = done.pop().ok_or(FormatError::new("a tree"))?;
+                    hasher.update(&hash);
+                }
+                Node::Symlink(_) | Node::Fifo => {}
+            }
+        }
+        done.push(*hasher.finalize().as_bytes());
+    }
+    let mut hasher = keys.tree_hasher();
+    scratch.0.clear();
+    tree.root.write_head(&mut scratch);
+    hasher.update(&scratch.0);
+    hasher.update(&done.pop().ok_or(FormatError::new("a tree"))?);
+    Ok(RootHash::from_bytes(*hasher.finalize().as_bytes()))
+}
+
+/// Holds when every folder has one listing, each listing a folder, all in order, and no name stands twice.
+pub(crate) fn check_shape(tree: &Tree) -> Result<(), FormatError> {
+    let wrong = FormatError::new("a tree");
+    // folders that were named and whose listing is still to come, the next one last
+    let mut awaited: Vec<Vec<u8>> = vec![Vec::new()];
+    if !tree.root.is_folder() {
+        return Err(wrong);
+    }
+    for Listing { path, entries } in &tree.listings {
+        if awaited.pop().as_deref() != Some(path) {
+            return Err(wrong);
+        }
+        if entries.windows(2).any(|pair| pair[0].name >= pair[1].name) {
+            return Err(wrong);
+        }
+        awaited.extend(
+            entries
+                .iter()
+                .rev()
+                .filter(|entry| entry.is_folder())
+                .map(|entry: &Entry| join(path, &entry.name)),
+        );
+    }
+    if awaited.is_empty() { Ok(()) } else { Err(wrong) }
+}
