@@ -6,8 +6,9 @@ use std::{env, fs};
 
 use prost::Message as _;
 
-const PROTOS: [&str; 3] = [
+const PROTOS: [&str; 4] = [
     "cocoonbox/agent/v1/session.proto",
+    "cocoonbox/agent/v1/state.proto",
     "cocoonbox/control/v1/account.proto",
     "cocoonbox/control/v1/boxes.proto",
 ];

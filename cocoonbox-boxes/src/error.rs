@@ -2,6 +2,7 @@ use cocoonbox_core::backend::BackendError;
 use cocoonbox_core::machine::{BoxState, FailureKind, Refusal};
 use cocoonbox_core::{BoxName, EntropyError, OperationId, Retry};
 
+use crate::KeeperError;
 use crate::store::StoreError;
 
 /// Why the engine did not do what it was asked.
@@ -91,6 +92,9 @@ pub enum EngineError {
     /// The store of boxes refused or cannot be reached.
     #[error("the server cannot reach its store of boxes: try again later")]
     Store(#[source] StoreError),
+    /// The box's state cannot be saved, read or restored.
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
     /// The system gave no randomness.
     #[error("the server cannot draw a name")]
     Entropy(#[from] EntropyError),
@@ -115,6 +119,7 @@ impl EngineError {
             Self::Contended => Retry::Reread,
             Self::Backend(error) => error.retry(),
             Self::Store(error) => error.retry(),
+            Self::Keeper(error) => error.retry(),
         }
     }
 }

@@ -8,6 +8,9 @@ mod engine;
 mod error;
 #[cfg(feature = "grpc")]
 pub mod grpc;
+mod keeper;
+#[cfg(feature = "state")]
+pub mod state;
 pub mod store;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
@@ -19,3 +22,4 @@ pub use engine::{
     Page, Reconciled, Started, UsageCount,
 };
 pub use error::EngineError;
+pub use keeper::{Guest, KeeperError, RestoreInfo, SaveInfo, SaveReason, SavedEntryInfo, StateKeeper};

@@ -17,6 +17,7 @@ mod ring;
 mod search;
 mod serve;
 mod signal;
+mod swap;
 mod sys;
 mod terminfo;
 mod tree;

@@ -24,5 +24,5 @@ pub use secret::{AccessToken, LinkToken, TokenHash, TokenTextError};
 pub use store::{CHANNEL, SqlUserStore};
 pub use store::{
     Credential, DEVICES_MAX, Fault, FaultyUserStore, LINKS_MAX, LinkRecord, MemoryUserStore, NewDevice,
-    PAGE_MAX, TokenClass, TokenRecord, User, UserChanges, UserKey, UserStore, UserStoreError,
+    PAGE_MAX, StateKeyStore, TokenClass, TokenRecord, User, UserChanges, UserKey, UserStore, UserStoreError,
 };

@@ -56,3 +56,44 @@ mod postgres {
     }
     cocoonbox_oauth::user_store_suite!(make());
 }
+
+/// State keys, on every store.
+mod state_keys {
+    use cocoonbox_oauth::{StateKeyStore, UserStore, UserStoreError};
+
+    use super::*;
+
+    async fn a_key_is_put_once_and_replaced_by_who_knows_it<S: UserStore + StateKeyStore>(store: &S) {
+        let ana = cocoonbox_oauth::testkit::user("ana");
+        let none = store.sealed_state_key(&ana.id).await;
+        assert!(matches!(none, Err(UserStoreError::NoUser { .. })), "{none:?}");
+        assert!(store.put_sealed_state_key(&ana.id, b"a", None).await.is_err());
+        store.create_user(&ana, &[]).await.expect("room");
+        assert_eq!(store.sealed_state_key(&ana.id).await.expect("a user"), None);
+        assert!(!store.put_sealed_state_key(&ana.id, b"b", Some(b"a")).await.expect("a user"));
+        let (one, two) = tokio::join!(
+            store.put_sealed_state_key(&ana.id, b"a", None),
+            store.put_sealed_state_key(&ana.id, b"a", None)
+        );
+        assert_ne!(one.expect("a user"), two.expect("a user"), "one of two first keys is it");
+        assert!(store.put_sealed_state_key(&ana.id, b"b", Some(b"a")).await.expect("a user"));
+        assert!(!store.put_sealed_state_key(&ana.id, b"c", Some(b"a")).await.expect("a user"));
+        assert_eq!(store.sealed_state_key(&ana.id).await.expect("a user").as_deref(), Some(&b"b"[..]));
+        let ben = cocoonbox_oauth::testkit::user("ben");
+        store.create_user(&ben, &[]).await.expect("room");
+        assert_eq!(store.users_with_state_keys(None).await.expect("a page"), [ana.id.clone()]);
+        assert_eq!(store.users_with_state_keys(Some(&ana.id)).await.expect("a page"), []);
+    }
+
+    #[tokio::test]
+    async fn in_memory() {
+        a_key_is_put_once_and_replaced_by_who_knows_it(&MemoryUserStore::default()).await;
+    }
+
+    cocoonbox_db::both_engines! { in_a_database }
+
+    async fn in_a_database(db: &TestDb) {
+        let store = SqlUserStore::open((**db).clone(), Timestamp::default()).await.expect("the tables");
+        a_key_is_put_once_and_replaced_by_who_knows_it(&store).await;
+    }
+}

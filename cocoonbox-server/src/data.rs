@@ -87,33 +87,40 @@ impl DataDir {
     /// # Errors
     /// The key's file cannot be read or written, is open to others, or holds no key.
     pub fn signing_key(&self, entropy: &dyn Entropy) -> anyhow::Result<SigningKey> {
-        const NAME: &str = "call-signing.key";
-        let path = self.join(NAME);
+        Ok(SigningKey::from_bytes(&*self.secret_key("call-signing.key", entropy)?))
+    }
+
+    /// Returns a key of 32 bytes out of the file `name`, made at the first start.
+    ///
+    /// # Errors
+    /// The key's file cannot be read or written, is open to others, or holds no key.
+    pub fn secret_key(
+        &self,
+        name: &str,
+        entropy: &dyn Entropy,
+    ) -> anyhow::Result<zeroize::Zeroizing<[u8; 32]>> {
+        let path = self.join(name);
+        let mut key = zeroize::Zeroizing::new([0_u8; 32]);
         match fs::metadata(&path) {
             Ok(metadata) if metadata.mode() & 0o077 != 0 => {
-                bail!(
-                    "{} can be read by others: chmod 600 it if you are sure nobody did, else remove it and start again",
-                    path.display()
-                )
+                bail!("{} can be read by others: chmod 600 it if you are sure nobody did", path.display())
             }
             Ok(_) => {
-                let bytes = zeroize::Zeroizing::new(
-                    fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?,
-                );
-                let seed: &[u8; 32] = bytes
+                let read = fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+                let bytes = zeroize::Zeroizing::new(read);
+                let held: &[u8; 32] = bytes
                     .as_slice()
                     .try_into()
                     .with_context(|| format!("{} holds no key of 32 bytes", path.display()))?;
-                Ok(SigningKey::from_bytes(seed))
+                key.copy_from_slice(held);
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let mut seed = zeroize::Zeroizing::new([0_u8; 32]);
-                entropy.fill(seed.as_mut_slice())?;
-                self.write_secret(NAME, seed.as_slice())?;
-                Ok(SigningKey::from_bytes(&seed))
+                entropy.fill(key.as_mut_slice())?;
+                self.write_secret(name, key.as_slice())?;
             }
-            Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
+            Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
         }
+        Ok(key)
     }
 
     /// Returns the key that the tokens of the node's sandboxes follow from, made at the first start.

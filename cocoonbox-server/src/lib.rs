@@ -5,6 +5,7 @@ mod data;
 mod first;
 mod node;
 mod serve;
+mod state;
 
 pub use cocoonbox_client::cli::ServerConfig;
 pub use cocoonbox_oauth::LinkToken;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use cocoonbox_boxes::Engine;
 use cocoonbox_client::cli::NodeSetting;
 use cocoonbox_core::backend::SandboxBackend;
 use cocoonbox_core::{Clock, Entropy, SystemEntropy};
+use cocoonbox_sandbox::doors::EdgeDoor;
 use cocoonbox_sandbox::http::{router, serve as http};
 use cocoonbox_sandbox::node::serve::tend;
 use cocoonbox_sandbox::node::{Node, NodeOptions, NodeToken};
@@ -43,11 +45,13 @@ impl Nodes {
         data: &DataDir,
         clock: &Arc<dyn Clock>,
         entropy: &Arc<dyn Entropy>,
+        edge: SocketAddr,
     ) -> anyhow::Result<Self> {
         if config.nodes.is_empty() {
             let agent = config.agent.as_ref().context("no agent to run in boxes: give --agent FILE")?;
             let folder = data.join("node");
-            let bwrap = BwrapConfig::new(&folder, agent);
+            let doors = Arc::new(EdgeDoor::here(edge));
+            let bwrap = BwrapConfig::new(&folder, agent).with_doors(doors);
             let engines = EngineOptions::default()
                 .with_socket(config.docker_socket.clone())
                 .with_runtime(config.box_runtime.clone())

@@ -81,7 +81,7 @@ pub async fn run(
     let changes = users.changes().await.context("the users' tables")?;
 
     let _sole = sole(&db, &config).await?;
-    let nodes = crate::node::Nodes::open(&config, &data, &clock, &entropy).await?;
+    let nodes = crate::node::Nodes::open(&config, &data, &clock, &entropy, address).await?;
     let boxes = SqlStore::open(db.clone(), clock.now()).await.context("the boxes' tables")?;
     let pool = Arc::new(Pool::default());
     let settings = EngineConfig::new(config.default_image.clone(), key.verifying_key())
@@ -90,7 +90,9 @@ pub async fn run(
     let backend = nodes.backend();
     keep_warm(backend.as_ref(), &config, settings.size).await;
     let engine = Engine::new(Arc::new(boxes), backend, Arc::clone(&clock), Arc::clone(&entropy), settings);
-    let engine = Arc::new(engine.with_before_sleep(Arc::clone(&pool) as _));
+    let (keeper, door) =
+        crate::state::open(&data, &db, Arc::clone(&users) as _, Arc::clone(&key), &clock, &entropy).await?;
+    let engine = Arc::new(engine.with_before_sleep(Arc::clone(&pool) as _).with_keeper(Arc::new(keeper)));
     let reconciled = engine.start().await.context("the boxes could not be compared with their sandboxes")?;
 
     // last of all that may fail: what is made here is told once
@@ -106,7 +108,7 @@ pub async fn run(
         ServiceOptions::new(Arc::clone(&users) as _, Arc::clone(&index), Arc::clone(&clock), entropy)
             .with_version(env!("CARGO_PKG_VERSION"));
     let edge = Edge::new(Arc::clone(&engine), Arc::new(authenticate), key, clock, pool);
-    let router = edge.router(cocoonbox_oauth::services(account)).await?;
+    let router = edge.router(cocoonbox_oauth::services(account)).await?.merge(door.router());
 
     started(&data, &Started { address, first, link, boxes: reconciled.boxes })?;
     crate::first::end(&data)?;

@@ -10,6 +10,7 @@ mod crash;
 mod id;
 mod key;
 mod manifest;
+mod neighbour;
 mod object;
 mod pack;
 mod restore;
@@ -38,6 +39,7 @@ pub use manifest::{
     CHAIN_MAX, ManifestSummary, ReadError, SaveRecord, SaveStats, SegmentSummary, decode_index,
     decode_segment,
 };
+pub use neighbour::load_neighbours;
 pub use object::*;
 pub use pack::{PackDirectory, PackGroup, decode_directory};
 pub use restore::{RestoreError, RestoreOptions, Restored, Verify};

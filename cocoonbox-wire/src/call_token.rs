@@ -48,6 +48,7 @@ impl MethodClass {
         match (service, name) {
             ("Session", "Exec") => Some(Self::Exec),
             ("Session", "Events") => Some(Self::Watch),
+            ("State", "Save" | "Stage" | "RestoreFiles") => Some(Self::State),
             _ => None,
         }
     }
@@ -202,6 +203,7 @@ mod tests {
     fn unknown_methods_have_no_class() {
         assert_eq!(MethodClass::of("/cocoonbox.agent.v1.Session/Exec"), Some(MethodClass::Exec));
         assert_eq!(MethodClass::of("/cocoonbox.agent.v1.Session/Events"), Some(MethodClass::Watch));
+        assert_eq!(MethodClass::of("/cocoonbox.agent.v1.State/Save"), Some(MethodClass::State));
         for method in ["/cocoonbox.agent.v1.Session/Nope", "/grpc.health.v1.Health/Check", "", "/"] {
             assert_eq!(MethodClass::of(method), None, "{method}");
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use clap::Parser;
 use cocoonbox_core::{SystemClock, SystemEntropy};
+use cocoonbox_sandbox::doors::EdgeDoor;
 use cocoonbox_sandbox::http::{Rate, preview_router, router_with_rate, serve};
 use cocoonbox_sandbox::node::{Node, NodeOptions, NodeToken, PreviewKey, SandboxKey, serve as node_serve};
 use cocoonbox_sandbox::{BackendChoice, BwrapConfig, DiskLimit, EngineOptions, Limits, open_backend};
@@ -72,6 +73,9 @@ struct Options {
     /// What clients are told to reach this node by [default: the address it listens on].
     #[arg(long, env = "COCOONBOX_NODE_ADVERTISE")]
     advertise: Option<String>,
+    /// The edge whose boxes this node keeps, HOST:PORT: boxes save their state there [default: they cannot].
+    #[arg(long, env = "COCOONBOX_EDGE")]
+    edge: Option<String>,
     /// How many requests a second each caller may make.
     #[arg(long, default_value_t = Rate::default().per_second)]
     rate: NonZeroU32,
@@ -112,6 +116,10 @@ async fn run(options: Options) -> anyhow::Result<()> {
         .with_bwrap(options.bwrap)
         .with_max_claims(options.max_claims)
         .with_limits(Limits::default().with_disk(options.disk_limit));
+    let config = match &options.edge {
+        Some(edge) => config.with_doors(Arc::new(EdgeDoor::new(edge))),
+        None => config,
+    };
     let engines = EngineOptions::default()
         .with_socket(options.docker_socket)
         .with_runtime(options.box_runtime)

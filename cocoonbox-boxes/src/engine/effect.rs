@@ -12,7 +12,7 @@ use cocoonbox_core::{BoxId, OperationId, TenantName, WakeId};
 use cocoonbox_wire::identity::Identity;
 
 use super::Inner;
-use crate::EngineError;
+use crate::{EngineError, KeeperError};
 
 /// Claims that a user without a limit of boxes may hold on a node.
 const ADMIN_CLAIMS: u32 = 1000;
@@ -35,14 +35,26 @@ impl Inner {
         let operation = operation?.clone();
         let done = match effect {
             Effect::Claim { wake_id } => {
-                let sandbox = self.claim(record, &wake_id).await;
+                let sandbox = self.claim(record, &operation, &wake_id).await;
                 sandbox.map(|sandbox| Command::Claimed { operation: operation.clone(), sandbox })
+            }
+            Effect::Save { sandbox, wake_id } => self.save_box(record, &operation, &sandbox, &wake_id).await,
+            Effect::Stage { sandbox, wake_id, save } => {
+                self.stage(record, &operation, &sandbox, &wake_id, &save, fresh.clone()).await
+            }
+            Effect::RestoreFiles { sandbox, wake_id, save, paths } => {
+                self.bring_files(record, &operation, &sandbox, &wake_id, &save, &paths).await
+            }
+            Effect::Restart { sandbox, wake_id } => {
+                let restarted = self.restart(record, &sandbox, &wake_id).await;
+                restarted.map(|()| Command::Woke { operation: operation.clone(), memory: Memory::Lost })
             }
             Effect::Wake { sandbox, wake_id } => {
                 let woke = self.wake(record, &sandbox, &wake_id).await;
                 woke.map(|memory| Command::Woke { operation: operation.clone(), memory })
             }
             Effect::Hibernate { sandbox, to } => {
+                self.save_before_sleep(record, &operation, &sandbox).await;
                 let pending = record.pending.as_ref();
                 if pending.is_some_and(|pending| pending.cause.gives_way()) && self.holds.of(&record.id).0 {
                     return Some(Command::GiveWay { operation });
@@ -95,7 +107,12 @@ impl Inner {
         Ok(claims)
     }
 
-    async fn claim(&self, record: &BoxRecord, wake_id: &WakeId) -> Result<SandboxId, EngineError> {
+    async fn claim(
+        &self,
+        record: &BoxRecord,
+        operation: &OperationId,
+        wake_id: &WakeId,
+    ) -> Result<SandboxId, EngineError> {
         // an earlier claim whose answer was lost must not become a second sandbox
         let seen = self.look(&record.id, record.sandbox.as_ref()).await.map_err(EngineError::Backend)?;
         if let Some(seen) = seen.into_iter().next() {
@@ -115,10 +132,18 @@ impl Inner {
         for file in self.host_files(record, wake_id)? {
             request = request.with_host_file(file);
         }
-        Ok(self.backend.claim(request).await.map_err(EngineError::Backend)?.id)
+        let sandbox = self.backend.claim(request).await.map_err(EngineError::Backend)?.id;
+        if record.last_saved_at.is_some() && self.keeper().is_ok() {
+            // a box that was saved does not run without what it had
+            if let Err(error) = self.bring_back(record, operation, &sandbox, wake_id).await {
+                self.release(&sandbox).await?;
+                return Err(error);
+            }
+        }
+        Ok(sandbox)
     }
 
-    async fn wake(
+    pub(super) async fn wake(
         &self,
         record: &BoxRecord,
         sandbox: &SandboxId,
@@ -143,7 +168,7 @@ impl Inner {
         ])
     }
 
-    async fn before_sleep(&self, record: &BoxRecord) {
+    pub(super) async fn before_sleep(&self, record: &BoxRecord) {
         let Some(wake_id) = &record.wake_id else { return };
         let hooks = self.hooks.read().unwrap_or_else(PoisonError::into_inner).clone();
         for hook in hooks {
@@ -171,7 +196,14 @@ impl Inner {
 
 /// Says why an effect failed, by what a person may do next.
 fn blame(error: &EngineError) -> (FailureKind, String) {
-    let EngineError::Backend(backend) = error else { return (FailureKind::Broken, text(error)) };
+    let backend = match error {
+        EngineError::Backend(backend) => backend,
+        EngineError::Keeper(KeeperError::NotFound { .. } | KeeperError::Invalid { .. }) => {
+            return (FailureKind::Invalid, text(error));
+        }
+        EngineError::Keeper(KeeperError::Store { .. }) => return (FailureKind::Unavailable, text(error)),
+        _ => return (FailureKind::Broken, text(error)),
+    };
     let kind = match backend {
         BackendError::Invalid { .. } | BackendError::Unsupported { .. } => FailureKind::Invalid,
         BackendError::UnknownImage { .. } => FailureKind::UnknownImage,
@@ -183,7 +215,7 @@ fn blame(error: &EngineError) -> (FailureKind, String) {
 }
 
 /// Walks an error's causes into one line.
-pub(super) fn text(error: &dyn Error) -> String {
+pub(crate) fn text(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -10,6 +10,7 @@ mod notice;
 mod reconcile;
 mod schedule;
 mod serve;
+mod state;
 mod tick;
 mod verb;
 mod watch;
@@ -27,14 +28,16 @@ use cocoonbox_core::{BoxId, BoxName, Clock, Entropy, OperationId, Turns, UserId,
 pub(crate) use call::check;
 pub use call::{CallUse, OpenCall};
 pub use config::EngineConfig;
+#[cfg(feature = "state")]
+pub(crate) use effect::text;
 pub use hold::Hold;
 pub use key::IdempotencyKey;
 pub use reconcile::Reconciled;
 pub use verb::{Confirm, Page, Started, UsageCount};
 pub use watch::OperationEvents;
 
-use crate::EngineError;
 use crate::store::{BoxStore, Owned, Stored};
+use crate::{EngineError, StateKeeper};
 
 /// Told before a box's sandbox is put to sleep or released, so that what is pooled for it can be closed.
 ///
@@ -66,6 +69,7 @@ pub(crate) struct Inner {
     /// Changes of one user's boxes: those that count the same things would undo each other.
     turns: Turns<UserId>,
     hooks: RwLock<Vec<Arc<dyn BeforeSleep>>>,
+    keeper: RwLock<Option<Arc<dyn StateKeeper>>>,
     /// The boxes that a task of this process works on.
     at_work: Mutex<HashSet<BoxId>>,
     work: tokio_util::task::TaskTracker,
@@ -92,6 +96,7 @@ impl Engine {
             jumps: jump::Jumps::default(),
             turns: Turns::default(),
             hooks: RwLock::default(),
+            keeper: RwLock::default(),
             at_work: Mutex::default(),
             work: tokio_util::task::TaskTracker::new(),
         };
@@ -101,6 +106,12 @@ impl Engine {
     /// Adds somebody to be told before a box sleeps.
     pub fn with_before_sleep(self, hook: Arc<dyn BeforeSleep>) -> Self {
         self.inner.hooks.write().unwrap_or_else(PoisonError::into_inner).push(hook);
+        self
+    }
+
+    /// Has boxes saved and restored by `keeper`: by itself before they sleep, and when they are asked to be.
+    pub fn with_keeper(self, keeper: Arc<dyn StateKeeper>) -> Self {
+        *self.inner.keeper.write().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
         self
     }
 

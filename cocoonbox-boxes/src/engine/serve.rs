@@ -4,9 +4,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use cocoonbox_core::machine::{Command, Decision, Effect, FailureKind, Fresh, Look, Refusal, Write, decide};
+use cocoonbox_core::machine::{
+    Bytes, Command, Decision, Effect, FailureKind, Fresh, Look, Phase, Refusal, Write, decide,
+};
 use cocoonbox_core::{BoxId, OperationId};
 use futures::StreamExt as _;
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -15,6 +18,8 @@ use super::{Engine, Inner, effect};
 use crate::EngineError;
 use crate::store::{Hint, StoreError, Stored};
 
+/// How often an operation says how far it is.
+const PROGRESS: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -122,6 +127,14 @@ fn enqueue(queue: &mut VecDeque<(Option<OperationId>, Effect)>, decision: &Decis
     queue.extend(decision.effects.iter().map(|effect| (decision.operation.clone(), effect.clone())));
 }
 
+/// Has the saves of a box that is gone forgotten; what fails is found again by a look at the store.
+async fn forget(inner: &Inner, record: &cocoonbox_core::machine::BoxRecord) {
+    let Ok(keeper) = inner.keeper() else { return };
+    if let Err(error) = keeper.forget(&record.owner, &record.id).await {
+        tracing::warn!(box_id = %record.id, error = effect::text(&error), "the saves of a deleted box stay");
+    }
+}
+
 /// Performs one effect in a task of its own, so that a backend that panics fails one operation and no more.
 async fn outcome(
     inner: &Arc<Inner>,
@@ -206,6 +219,7 @@ async fn conclude(
                         inner.notices.tell(id);
                         if decision.write == Write::Remove {
                             inner.holds.forget(id);
+                            forget(inner, &stored.record).await;
                         }
                         return Some(decision);
                     }
@@ -221,6 +235,33 @@ async fn conclude(
                 }
             }
             Err(_) => return None,
+        }
+    }
+}
+
+/// Runs `work`, and tells at most once a second how far it is.
+pub(super) async fn with_progress<T, F: Future<Output = T>>(
+    inner: &Inner,
+    id: &BoxId,
+    operation: &OperationId,
+    phase: Phase,
+    told: &str,
+    work: impl FnOnce(watch::Sender<Bytes>) -> F,
+) -> T {
+    let (sender, mut seen) = watch::channel(Bytes::default());
+    let work = work(sender);
+    tokio::pin!(work);
+    let mut ticks = interval(PROGRESS);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            _ = ticks.tick() => {}
+        }
+        if seen.has_changed().unwrap_or(false) {
+            let bytes = *seen.borrow_and_update();
+            inner.progress(id, operation, phase, told.to_owned(), bytes, None).await;
         }
     }
 }

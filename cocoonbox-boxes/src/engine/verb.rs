@@ -251,7 +251,7 @@ impl Engine {
         Ok(UsageCount { tally: Tally::of(owned.boxes.iter().map(|stored| &stored.record)), limits })
     }
 
-    async fn on_one(
+    pub(super) async fn on_one(
         &self,
         owner: &UserId,
         hint: &str,

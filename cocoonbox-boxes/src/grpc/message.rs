@@ -5,6 +5,8 @@ use cocoonbox_core::machine::{BoxRecord, BoxState, OperationEvent, Phase, Schedu
 use cocoonbox_core::{ImageName, Timestamp};
 use cocoonbox_wire::control::v1 as wire;
 
+use crate::{SaveInfo, SavedEntryInfo};
+
 fn millis(at: Option<Timestamp>) -> i64 {
     at.map_or(0, Timestamp::millis)
 }
@@ -48,11 +50,36 @@ pub(super) fn event(event: OperationEvent) -> wire::OperationEvent {
         sequence: event.sequence as i64,
         phase: phase(event.phase).into(),
         message: event.message,
-        done_bytes: 0,
-        total_bytes: 0,
+        done_bytes: event.bytes.done as i64,
+        total_bytes: event.bytes.total as i64,
         at_ms: event.at.millis(),
         memory: memory(event.memory).into(),
         box_id: event.box_id.to_string(),
+    }
+}
+
+pub(super) fn save(save: SaveInfo) -> wire::Save {
+    wire::Save {
+        id: save.id,
+        at_ms: save.at.millis(),
+        total_bytes: save.bytes as i64,
+        image: String::new(),
+        files: save.files as i64,
+        new_bytes: save.new_bytes as i64,
+        root_hash: save.root_hash,
+        kept: save.kept,
+        inconsistent: save.inconsistent as i64,
+        skipped: save.skipped as i64,
+    }
+}
+
+pub(super) fn entry(entry: SavedEntryInfo) -> wire::SnapshotEntry {
+    wire::SnapshotEntry {
+        name: entry.name,
+        kind: entry.kind.to_owned(),
+        bytes: entry.bytes as i64,
+        mode: entry.mode,
+        modified_at_ms: entry.modified_at.millis(),
     }
 }
 

@@ -70,10 +70,20 @@ fn optional<T: std::str::FromStr<Err = NameError>>(
     if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(invalid(field)) }
 }
 
-const NO_STATE_STORE: EngineError =
-    EngineError::Unsupported { what: "saves need a state store, which this version does not have" };
+fn page_size(asked: i32) -> Result<usize, Status> {
+    match usize::try_from(asked) {
+        Ok(0) => Ok(DEFAULT_PAGE),
+        Ok(size) if size <= LARGEST_PAGE => Ok(size),
+        _ => Err(Status::invalid_argument("page_size: use 1 to 1000, or 0 for 100")),
+    }
+}
+
+fn page_token() -> Status {
+    Status::invalid_argument("page_token: use the next_page_token of the page before, or nothing")
+}
+
 const NO_REBASE: EngineError = EngineError::Unsupported {
-    what: "moving a box to another image needs a state store, which this version does not have",
+    what: "this version does not move boxes to another image: save this one, make another, and restore the save there",
 };
 
 type EventStream = Pin<Box<dyn Stream<Item = Result<wire::OperationEvent, Status>> + Send>>;
@@ -115,16 +125,10 @@ impl BoxesService for Boxes {
     async fn list(&self, request: Request<wire::ListRequest>) -> Result<Response<wire::ListReply>, Status> {
         let caller = caller(&request)?;
         let request = request.into_inner();
-        let limit = match usize::try_from(request.page_size) {
-            Ok(0) => DEFAULT_PAGE,
-            Ok(size) if size <= LARGEST_PAGE => size,
-            _ => return Err(Status::invalid_argument("page_size: use 1 to 1000, or 0 for 100")),
-        };
+        let limit = page_size(request.page_size)?;
         let after = match request.page_token.as_str() {
             "" => None,
-            text => Some(text.parse::<BoxId>().map_err(|_| {
-                Status::invalid_argument("page_token: use the next_page_token of the page before, or nothing")
-            })?),
+            text => Some(text.parse::<BoxId>().map_err(|_| page_token())?),
         };
         let page = self.engine.list(&caller.user, after.as_ref(), limit).await?;
         Ok(Response::new(wire::ListReply {
@@ -162,40 +166,79 @@ impl BoxesService for Boxes {
         &self,
         request: Request<wire::SaveRequest>,
     ) -> Result<Response<wire::OperationReply>, Status> {
-        caller(&request)?;
-        Err(NO_STATE_STORE.into())
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let key = IdempotencyKey::optional(&request.idempotency_key)?;
+        let started = self.engine.save(&caller.user, &request.r#box, key).await?;
+        self.reply(&caller, started, request.wait).await
     }
 
     async fn list_saves(
         &self,
         request: Request<wire::ListSavesRequest>,
     ) -> Result<Response<wire::ListSavesReply>, Status> {
-        caller(&request)?;
-        Err(NO_STATE_STORE.into())
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let limit = page_size(request.page_size)?;
+        let saves = self.engine.saves(&caller.user, &request.r#box).await?;
+        let start = match request.page_token.as_str() {
+            "" => 0,
+            after => 1 + saves.iter().position(|save| save.id == after).ok_or_else(page_token)?,
+        };
+        let more = saves.len() > start + limit;
+        let page: Vec<_> = saves.into_iter().skip(start).take(limit).collect();
+        let next = if more { page.last().map(|save| save.id.clone()) } else { None };
+        Ok(Response::new(wire::ListSavesReply {
+            saves: page.into_iter().map(message::save).collect(),
+            next_page_token: next.unwrap_or_default(),
+        }))
     }
 
     async fn restore(
         &self,
         request: Request<wire::RestoreRequest>,
     ) -> Result<Response<wire::OperationReply>, Status> {
-        caller(&request)?;
-        Err(NO_STATE_STORE.into())
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let key = IdempotencyKey::optional(&request.idempotency_key)?;
+        let (hint, save) = (&request.r#box, &request.save_id);
+        let started = self.engine.restore(&caller.user, caller.limits, hint, save, key).await?;
+        self.reply(&caller, started, request.wait).await
     }
 
     async fn browse_snapshot(
         &self,
         request: Request<wire::BrowseSnapshotRequest>,
     ) -> Result<Response<wire::BrowseSnapshotReply>, Status> {
-        caller(&request)?;
-        Err(NO_STATE_STORE.into())
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let limit = page_size(request.page_size)?;
+        let (hint, save) = (&request.r#box, &request.save_id);
+        let entries = self.engine.browse(&caller.user, hint, save, &request.path).await?;
+        let start: usize = match request.page_token.as_str() {
+            "" => 0,
+            at => at.parse().map_err(|_| page_token())?,
+        };
+        let next = start.saturating_add(limit);
+        let more = entries.len() > next;
+        Ok(Response::new(wire::BrowseSnapshotReply {
+            entries: entries.into_iter().skip(start).take(limit).map(message::entry).collect(),
+            // a save does not change
+            next_page_token: if more { next.to_string() } else { String::new() },
+        }))
     }
 
     async fn restore_paths(
         &self,
         request: Request<wire::RestorePathsRequest>,
     ) -> Result<Response<wire::OperationReply>, Status> {
-        caller(&request)?;
-        Err(NO_STATE_STORE.into())
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let key = IdempotencyKey::optional(&request.idempotency_key)?;
+        let paths = request.paths.iter().map(|path| path.to_vec()).collect();
+        let (hint, save) = (&request.r#box, &request.save_id);
+        let started = self.engine.restore_files(&caller.user, caller.limits, hint, save, paths, key).await?;
+        self.reply(&caller, started, request.wait).await
     }
 
     async fn rebase(

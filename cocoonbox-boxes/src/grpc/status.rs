@@ -4,8 +4,8 @@ use cocoonbox_core::backend::{BackendError, QuotaScope};
 use cocoonbox_core::machine::FailureKind;
 use tonic::{Code, Status};
 
-use crate::EngineError;
 use crate::store::StoreError;
+use crate::{EngineError, KeeperError};
 
 impl From<EngineError> for Status {
     fn from(error: EngineError) -> Self {
@@ -25,6 +25,11 @@ impl From<EngineError> for Status {
             },
             EngineError::Unsupported { .. } => Code::Unimplemented,
             EngineError::Contended => Code::Aborted,
+            EngineError::Keeper(KeeperError::NotFound { .. }) => Code::NotFound,
+            EngineError::Keeper(KeeperError::Invalid { .. }) => Code::InvalidArgument,
+            EngineError::Keeper(KeeperError::Damaged { .. }) => Code::DataLoss,
+            EngineError::Keeper(KeeperError::Raced) => Code::Aborted,
+            EngineError::Keeper(_) => Code::Unavailable,
             EngineError::Backend(error) => match error {
                 BackendError::Quota { scope: QuotaScope::Tenant, .. } => Code::ResourceExhausted,
                 _ => Code::Unavailable,

@@ -4,11 +4,12 @@ mod exec;
 mod gate;
 mod session;
 mod start;
+mod state;
 mod way;
 
 use std::fmt;
 use std::io;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -19,6 +20,7 @@ use cocoonbox_core::{Clock, Entropy, Retry, SystemClock, SystemEntropy};
 use cocoonbox_wire::MAX_FRAME_BYTES;
 use cocoonbox_wire::agent::v1::event::What;
 use cocoonbox_wire::agent::v1::session_server::{Session, SessionServer};
+use cocoonbox_wire::agent::v1::state_server::StateServer;
 use cocoonbox_wire::agent::v1::{Event, EventsRequest, ExecRequest, ExecResponse};
 use cocoonbox_wire::identity;
 use futures::{Stream, StreamExt as _};
@@ -38,6 +40,9 @@ const WINDOW: u32 = 1024 * 1024;
 
 /// The largest frame that is taken: input in few large pieces wakes everybody on its way less often.
 const FRAME: u32 = 512 * 1024;
+
+/// Where the box door is in a box.
+const BOX_DOOR: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 203, 0, 1), 18091));
 
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
@@ -60,6 +65,10 @@ pub struct AgentOptions {
     pub reattach: Duration,
     /// How long programs have between SIGHUP and SIGKILL.
     pub grace: Duration,
+    /// The root of the file system that is saved and restored.
+    pub root: PathBuf,
+    /// The box door, over which saved objects go.
+    pub door: SocketAddr,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Where session ids come from.
@@ -76,6 +85,8 @@ impl AgentOptions {
             identity: identity::DIRECTORY.into(),
             reattach: Duration::from_mins(1),
             grace: Duration::from_secs(10),
+            root: "/".into(),
+            door: BOX_DOOR,
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy),
         }
@@ -183,6 +194,14 @@ pub async fn run(options: AgentOptions) -> Result<(), AgentError> {
         last: watch::Sender::new(0),
     });
     let claim_env = ClaimEnv::new(&options.identity);
+    let keeper =
+        state::Keeper::new(options.root, options.door, options.clock.clone(), options.entropy.clone());
+    let roots = keeper.roots();
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = crate::swap::tidy(&roots) {
+            tracing::warn!(%error, "what a restore replaced was not removed");
+        }
+    });
     let identities = Arc::new(Identities::new(options.identity, options.clock, happenings.clone()));
     identities.refresh();
     tokio::spawn(gate::watch(identities.clone()));
@@ -193,6 +212,9 @@ pub async fn run(options: AgentOptions) -> Result<(), AgentError> {
         happenings.clone(),
     );
     let service = SessionServer::new(Service { sessions, happenings })
+        .max_decoding_message_size(MAX_FRAME_BYTES)
+        .max_encoding_message_size(MAX_FRAME_BYTES);
+    let state = StateServer::new(keeper)
         .max_decoding_message_size(MAX_FRAME_BYTES)
         .max_encoding_message_size(MAX_FRAME_BYTES);
 
@@ -212,7 +234,8 @@ pub async fn run(options: AgentOptions) -> Result<(), AgentError> {
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .http2_max_header_list_size(Some(16 * 1024))
         .max_concurrent_streams(MAX_STREAMS)
-        .add_service(Gate::new(service, identities))
+        .add_service(Gate::new(service, identities.clone()))
+        .add_service(Gate::new(state, identities))
         .serve_with_incoming(incoming)
         .await
         .map_err(AgentError::Server)

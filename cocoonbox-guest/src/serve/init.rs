@@ -120,6 +120,13 @@ pub async fn run(options: InitOptions) -> Result<(), InitError> {
     let children = Children::default();
     tokio::spawn(children.clone().reap(Children::listen().map_err(InitError::Signals)?, options.first));
 
+    // before anything of the box can run
+    let roots = crate::swap::ROOTS.map(Into::into);
+    if let Err(error) =
+        tokio::task::spawn_blocking(move || crate::swap::settle(&roots)).await.unwrap_or(Ok(()))
+    {
+        tracing::warn!(%error, "what was restored is not in its place yet");
+    }
     options.channel.set_nonblocking(true).map_err(InitError::Channel)?;
     let channel = UnixListener::from_std(options.channel).map_err(InitError::Channel)?;
     if let Some(socket) = options.door_socket {

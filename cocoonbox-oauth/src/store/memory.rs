@@ -8,8 +8,8 @@ use cocoonbox_core::{Timestamp, TokenId, UserId};
 use tokio::sync::watch;
 
 use super::{
-    Credential, DEVICES_MAX, LINKS_MAX, LinkRecord, NewDevice, TokenClass, TokenRecord, User, UserChanges,
-    UserKey, UserStore, UserStoreError, page,
+    Credential, DEVICES_MAX, LINKS_MAX, LinkRecord, NewDevice, PAGE_MAX, StateKeyStore, TokenClass,
+    TokenRecord, User, UserChanges, UserKey, UserStore, UserStoreError, page,
 };
 use crate::TokenHash;
 
@@ -25,6 +25,7 @@ struct State {
     users: HashMap<UserId, User>,
     tokens: BTreeMap<TokenId, TokenRecord>,
     links: HashMap<TokenHash, LinkRecord>,
+    state_keys: BTreeMap<UserId, Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -213,5 +214,42 @@ impl UserStore for MemoryUserStore {
             }
         }
         Ok(())
+    }
+}
+
+#[async_trait]
+impl StateKeyStore for MemoryUserStore {
+    async fn sealed_state_key(&self, user: &UserId) -> Result<Option<Vec<u8>>, UserStoreError> {
+        tokio::task::yield_now().await;
+        let state = self.state();
+        if !state.users.contains_key(user) {
+            return Err(UserStoreError::NoUser { id: user.clone() });
+        }
+        Ok(state.state_keys.get(user).cloned())
+    }
+
+    async fn put_sealed_state_key(
+        &self,
+        user: &UserId,
+        sealed: &[u8],
+        before: Option<&[u8]>,
+    ) -> Result<bool, UserStoreError> {
+        tokio::task::yield_now().await;
+        let mut state = self.state();
+        if !state.users.contains_key(user) {
+            return Err(UserStoreError::NoUser { id: user.clone() });
+        }
+        if state.state_keys.get(user).map(Vec::as_slice) != before {
+            return Ok(false);
+        }
+        state.state_keys.insert(user.clone(), sealed.to_owned());
+        Ok(true)
+    }
+
+    async fn users_with_state_keys(&self, after: Option<&UserId>) -> Result<Vec<UserId>, UserStoreError> {
+        tokio::task::yield_now().await;
+        let state = self.state();
+        let later = state.state_keys.keys().filter(|id| after.is_none_or(|after| *id > after));
+        Ok(later.take(PAGE_MAX).cloned().collect())
     }
 }

@@ -214,6 +214,31 @@ pub trait UserStore: fmt::Debug + Send + Sync + 'static {
     async fn touch(&self, used: &[(TokenId, Timestamp)]) -> Result<(), UserStoreError>;
 }
 
+/// Keeps what seals each user's saves: the user's state key, itself sealed by whoever hands it in.
+#[async_trait]
+pub trait StateKeyStore: fmt::Debug + Send + Sync + 'static {
+    /// Returns a user's sealed key; none before the first was put.
+    ///
+    /// # Behavior
+    /// - [`UserStoreError::NoUser`] when there is no such user.
+    async fn sealed_state_key(&self, user: &UserId) -> Result<Option<Vec<u8>>, UserStoreError>;
+
+    /// Puts a sealed key in the place of `before`; returns whether it did.
+    ///
+    /// # Behavior
+    /// - Comparing and putting is one step: of callers that expect one key, or none, exactly one succeeds.
+    async fn put_sealed_state_key(
+        &self,
+        user: &UserId,
+        sealed: &[u8],
+        before: Option<&[u8]>,
+    ) -> Result<bool, UserStoreError>;
+
+    /// Returns the users that have a key, after `after`, in one order that does not change: at most [`PAGE_MAX`], fewer
+    /// when there are no more.
+    async fn users_with_state_keys(&self, after: Option<&UserId>) -> Result<Vec<UserId>, UserStoreError>;
+}
+
 /// Tells that users or tokens changed.
 #[async_trait]
 pub trait UserChanges: fmt::Debug + Send + 'static {

@@ -5,16 +5,21 @@ use cocoonbox_core::{Timestamp, TokenId, UserId};
 use cocoonbox_db::{Db, DbError, Listener, Migration, Migrations, Tx, on, on_tx};
 
 use super::{
-    Credential, DEVICES_MAX, LINKS_MAX, LinkRecord, NewDevice, TokenClass, TokenRecord, User, UserChanges,
-    UserKey, UserStore, UserStoreError, page,
+    Credential, DEVICES_MAX, LINKS_MAX, LinkRecord, NewDevice, PAGE_MAX, StateKeyStore, TokenClass,
+    TokenRecord, User, UserChanges, UserKey, UserStore, UserStoreError, page,
 };
 use crate::TokenHash;
 
 /// The channel on which changes of users and tokens are told.
 pub const CHANNEL: &str = "cocoonbox_users";
 
-const STEPS: Migrations =
-    Migrations::new("oauth", &[Migration::new(1, "users", include_str!("0001_users.sql"))]);
+const STEPS: Migrations = Migrations::new(
+    "oauth",
+    &[
+        Migration::new(1, "users", include_str!("0001_users.sql")),
+        Migration::new(2, "state keys", include_str!("0002_state_keys.sql")),
+    ],
+);
 
 const INSERT_USER: &str = "INSERT INTO users (id, name, admin, disabled, created_at, revision) VALUES ($1, $2, $3, $4, $5, 1) \
      ON CONFLICT DO NOTHING";
@@ -42,6 +47,12 @@ const TOKENS_OF: &str = "SELECT u.id AS user_id, u.name, u.admin, u.disabled, u.
      t.id, t.personal, t.label, t.hash, t.created_at, t.used_at \
      FROM user_tokens t JOIN users u ON u.id = t.user_id WHERE t.id > $1 AND t.user_id = $3 ORDER BY t.id LIMIT $2";
 const TOUCH: &str = "UPDATE user_tokens SET used_at = $1 WHERE id = $2 AND (used_at IS NULL OR used_at < $1)";
+const STATE_KEY: &str = "SELECT state_key_sealed FROM users WHERE id = $1";
+const PUT_STATE_KEY: &str = "UPDATE users SET state_key_sealed = $1 WHERE id = $2 AND state_key_sealed = $3";
+const FIRST_STATE_KEY: &str =
+    "UPDATE users SET state_key_sealed = $1 WHERE id = $2 AND state_key_sealed IS NULL";
+const WITH_STATE_KEYS: &str =
+    "SELECT id FROM users WHERE id > $1 AND state_key_sealed IS NOT NULL ORDER BY id LIMIT $2";
 
 /// Users in a SQL database.
 #[derive(Clone, Debug)]
@@ -400,6 +411,49 @@ impl UserChanges for SqlChanges {
     }
 }
 
+#[async_trait]
+impl StateKeyStore for SqlUserStore {
+    async fn sealed_state_key(&self, user: &UserId) -> Result<Option<Vec<u8>>, UserStoreError> {
+        let row: Option<(Option<Vec<u8>>,)> =
+            on!(self.db, pool => sqlx::query_as(STATE_KEY).bind(user.as_str()).fetch_optional(pool).await)
+                .map_err(DbError::from)?;
+        row.map(|(sealed,)| sealed).ok_or_else(|| UserStoreError::NoUser { id: user.clone() })
+    }
+
+    async fn put_sealed_state_key(
+        &self,
+        user: &UserId,
+        sealed: &[u8],
+        before: Option<&[u8]>,
+    ) -> Result<bool, UserStoreError> {
+        let put = on!(self.db, pool => match before {
+            Some(before) => {
+                sqlx::query(PUT_STATE_KEY).bind(sealed).bind(user.as_str()).bind(before)
+                    .execute(pool).await.map(|done| done.rows_affected())
+            }
+            None => {
+                sqlx::query(FIRST_STATE_KEY).bind(sealed).bind(user.as_str())
+                    .execute(pool).await.map(|done| done.rows_affected())
+            }
+        })
+        .map_err(DbError::from)?;
+        if put == 0 {
+            // told apart from a user that is not there
+            self.sealed_state_key(user).await?;
+        }
+        Ok(put == 1)
+    }
+
+    async fn users_with_state_keys(&self, after: Option<&UserId>) -> Result<Vec<UserId>, UserStoreError> {
+        let after = after.map_or("", UserId::as_str);
+        let rows: Vec<String> = on!(self.db, pool => {
+            sqlx::query_scalar(WITH_STATE_KEYS).bind(after).bind(PAGE_MAX as i64).fetch_all(pool).await
+        })
+        .map_err(DbError::from)?;
+        rows.iter().map(|id| read(id, "users.id is no id")).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use cocoonbox_db::testkit::{TestDb, statements_are_taken};
@@ -422,6 +476,10 @@ mod tests {
         TOKENS,
         TOKENS_OF,
         TOUCH,
+        STATE_KEY,
+        PUT_STATE_KEY,
+        FIRST_STATE_KEY,
+        WITH_STATE_KEYS,
     ];
 
     cocoonbox_db::both_engines! { every_statement_is_taken a_damaged_row_is_told_and_not_repeated }

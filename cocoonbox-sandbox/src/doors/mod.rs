@@ -3,6 +3,8 @@
 //! A box has no network. Its first process listens on four addresses of the guest's loopback and leads each
 //! connection here, through one socket per box; the box is known by its socket and never by what the guest says.
 
+#[cfg(feature = "client")]
+mod edge;
 pub(crate) mod serve;
 
 use std::fmt;
@@ -11,6 +13,9 @@ use async_trait::async_trait;
 use cocoonbox_core::backend::{BoxedDuplex, SandboxId};
 use cocoonbox_wire::silkd::Door;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+#[cfg(feature = "client")]
+pub use edge::EdgeDoor;
 
 /// Answers what guests send through their doors.
 ///

@@ -156,6 +156,13 @@ pub struct Presigned {
     pub headers: Vec<(String, String)>,
 }
 
+impl Presigned {
+    /// Puts a URL and what must be sent with it together.
+    pub const fn new(url: PresignedUrl, headers: Vec<(String, String)>) -> Self {
+        Self { url, headers }
+    }
+}
+
 /// Makes URLs for one object each.
 ///
 /// # Behavior

@@ -1,0 +1,290 @@
+//! The keeper over cocoonbox-state.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cocoonbox_core::machine::Bytes;
+use cocoonbox_core::{BoxId, Clock, Retry, UserId};
+use cocoonbox_state::{
+    BoxKeys, Browser, Catalog, CatalogError, CommitError, CommitRefusal, Domain, EntryKind, Fetch, Keep,
+    Label, Ledger, Objects, PreparedSave, PreparedWire, Presign, ReadError, SaveEntry, SaveId, TreePath,
+    commit, pack_view,
+};
+use cocoonbox_wire::agent::v1 as wire;
+use cocoonbox_wire::agent::v1::state_request::Message as Tell;
+use cocoonbox_wire::agent::v1::state_response::Message as Said;
+use ed25519_dalek::SigningKey;
+use tokio::sync::watch;
+
+use super::StateKeys;
+use super::grant::Scope;
+use super::serve::{Kind, Way, call};
+use crate::keeper::{Guest, KeeperError, RestoreInfo, SaveInfo, SaveReason, SavedEntryInfo, StateKeeper};
+
+/// Saves boxes into a store of objects, sealed by their agents.
+pub struct SealedKeeper {
+    objects: Arc<dyn Objects>,
+    presign: Arc<dyn Presign>,
+    catalog: Arc<dyn Catalog>,
+    keys: Arc<dyn StateKeys>,
+    call_key: Arc<SigningKey>,
+    clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for SealedKeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SealedKeeper").field("objects", &self.objects).finish_non_exhaustive()
+    }
+}
+
+impl SealedKeeper {
+    /// Puts a keeper together; `presign` makes URLs to the objects of `objects`.
+    pub fn new(
+        objects: Arc<dyn Objects>,
+        presign: Arc<dyn Presign>,
+        catalog: Arc<dyn Catalog>,
+        keys: Arc<dyn StateKeys>,
+        call_key: Arc<SigningKey>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { objects, presign, catalog, keys, call_key, clock }
+    }
+
+    fn way(&self) -> Way<'_> {
+        Way { presign: &*self.presign, call_key: &self.call_key, clock: &self.clock }
+    }
+
+    async fn opened(&self, owner: &UserId, box_id: &BoxId) -> Result<(BoxKeys, Ledger), KeeperError> {
+        let uid = Label::from(owner);
+        let key = self.keys.of(owner).await?;
+        let (ledger, _) = self.catalog.load(&uid).await.map_err(catalog)?;
+        let label = Label::from(box_id);
+        let domain = ledger.boxes.get(&label).map_or_else(Domain::user, |known| known.domain.clone());
+        Ok((key.box_keys(&uid, &domain, &label), ledger))
+    }
+
+    /// Finds a box's save by its id, or the newest.
+    fn pick(ledger: &Ledger, keys: &BoxKeys, save: &str) -> Result<SaveId, KeeperError> {
+        let none = |what: String| KeeperError::NotFound { what };
+        if save.is_empty() {
+            return ledger.head(keys.box_label()).ok_or_else(|| none("save yet".to_owned()));
+        }
+        let missing = || none(format!("save {save}"));
+        let id: SaveId = save.parse().map_err(|_| missing())?;
+        ledger.saves(keys.box_label()).find(|entry| entry.id == id).map(|entry| entry.id).ok_or_else(missing)
+    }
+
+    async fn try_save(
+        &self,
+        guest: Guest,
+        keep: Option<Keep>,
+        progress: &watch::Sender<Bytes>,
+    ) -> Result<SaveEntry, KeeperError> {
+        let (owner, box_id) = (guest.owner.clone(), guest.box_id.clone());
+        let (keys, ledger) = self.opened(&owner, &box_id).await?;
+        let key = self.keys.of(&owner).await?;
+        let view = pack_view(&*self.objects, &ledger, keys.uid(), keys.domain()).await.map_err(store)?;
+        let mut scope = Scope::of(&keys, true);
+        let mut neighbours = Vec::new();
+        for (label, known) in &ledger.boxes {
+            let Some(head) =
+                known.head.filter(|_| label != keys.box_label() && known.domain == *keys.domain())
+            else {
+                continue;
+            };
+            let keys = key.box_keys(keys.uid(), keys.domain(), label);
+            scope = scope.with_neighbour(&keys);
+            let material = wire::BoxKeys { material: keys.to_bytes().into() };
+            neighbours.push(wire::Neighbour { keys: Some(material), save: head.to_string() });
+        }
+        let start = wire::SaveStart {
+            keys: Some(wire::BoxKeys { material: keys.to_bytes().into() }),
+            base: ledger.head(keys.box_label()).map(|id| id.to_string()).unwrap_or_default(),
+            view: serde_json::to_vec(&view)
+                .map_err(|error| KeeperError::Store { reason: error.to_string() })?
+                .into(),
+            neighbours,
+        };
+        let said = call(&self.way(), guest, Kind::Save, Tell::Save(start), &scope, progress).await?;
+        let Said::Prepared(bytes) = said else { return Err(misbehaved()) };
+        let prepared: PreparedWire = serde_json::from_slice(&bytes).map_err(|_| misbehaved())?;
+        let prepared = PreparedSave::from_wire(
+            prepared,
+            keys.uid().clone(),
+            keys.domain().clone(),
+            keys.box_label().clone(),
+        );
+        commit(&*self.objects, &*self.catalog, &prepared, keep).await.map_err(committed)?;
+        let (ledger, _) = self.catalog.load(keys.uid()).await.map_err(catalog)?;
+        let saved = ledger.saves(keys.box_label()).find(|entry| entry.id == prepared.id).cloned();
+        saved.ok_or(KeeperError::Raced)
+    }
+}
+
+fn misbehaved() -> KeeperError {
+    KeeperError::Guest { reason: "it said what it must not".to_owned() }
+}
+
+fn catalog(error: CatalogError) -> KeeperError {
+    chained(&error)
+}
+
+fn store(error: cocoonbox_state::ObjectError) -> KeeperError {
+    chained(&error)
+}
+
+fn chained(error: &(dyn std::error::Error + 'static)) -> KeeperError {
+    KeeperError::Store { reason: crate::engine::text(error) }
+}
+
+fn committed(error: CommitError) -> KeeperError {
+    match error {
+        CommitError::Refused(CommitRefusal::OtherDomain) => misbehaved(),
+        error if error.retry() == Retry::Reread => KeeperError::Raced,
+        error => chained(&error),
+    }
+}
+
+fn read(error: ReadError) -> KeeperError {
+    match &error {
+        ReadError::NoSuchPath { .. } => KeeperError::NotFound { what: "such path in that save".to_owned() },
+        ReadError::WrongKind { .. } => {
+            KeeperError::Invalid { field: "path", reason: "it is no folder in that save".to_owned() }
+        }
+        _ if error.retry() == Retry::Never => KeeperError::Damaged { reason: crate::engine::text(&error) },
+        _ => chained(&error),
+    }
+}
+
+fn info(entry: &SaveEntry) -> SaveInfo {
+    SaveInfo {
+        id: entry.id.to_string(),
+        at: entry.created(),
+        files: entry.stats.files,
+        bytes: entry.stats.bytes,
+        new_bytes: entry.stats.stored_bytes,
+        root_hash: entry.root_hash.to_string(),
+        kept: match entry.keep {
+            Some(Keep::BeforeUpgrade) => "before an upgrade",
+            Some(Keep::BeforeRestore) => "before a restore",
+            Some(_) => "asked for",
+            None => "",
+        }
+        .to_owned(),
+        inconsistent: entry.stats.inconsistent,
+        skipped: entry.stats.sockets + entry.stats.devices + entry.stats.unreadable,
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl StateKeeper for SealedKeeper {
+    async fn save(
+        &self,
+        guest: Guest,
+        reason: SaveReason,
+        progress: watch::Sender<Bytes>,
+    ) -> Result<SaveInfo, KeeperError> {
+        let keep = (reason == SaveReason::Restore).then_some(Keep::BeforeRestore);
+        self.try_save(guest, keep, &progress).await.map(|entry| info(&entry))
+    }
+
+    async fn stage(
+        &self,
+        guest: Guest,
+        save: &str,
+        progress: watch::Sender<Bytes>,
+    ) -> Result<RestoreInfo, KeeperError> {
+        let (keys, ledger) = self.opened(&guest.owner, &guest.box_id).await?;
+        let save = Self::pick(&ledger, &keys, save)?;
+        let scope = Scope::of(&keys, false);
+        let material = wire::BoxKeys { material: keys.to_bytes().into() };
+        let start = wire::StageStart { keys: Some(material), save: save.to_string() };
+        match call(&self.way(), guest, Kind::Stage, Tell::Stage(start), &scope, &progress).await? {
+            Said::Restored(done) => Ok(RestoreInfo { files: done.files, bytes: done.bytes }),
+            _ => Err(misbehaved()),
+        }
+    }
+
+    async fn restore_files(
+        &self,
+        guest: Guest,
+        save: &str,
+        paths: &[Vec<u8>],
+        progress: watch::Sender<Bytes>,
+    ) -> Result<RestoreInfo, KeeperError> {
+        let (keys, ledger) = self.opened(&guest.owner, &guest.box_id).await?;
+        let save = Self::pick(&ledger, &keys, save)?;
+        let scope = Scope::of(&keys, false);
+        let material = wire::BoxKeys { material: keys.to_bytes().into() };
+        let paths = paths.iter().map(|path| path.clone().into()).collect();
+        let start = wire::RestoreFilesStart { keys: Some(material), save: save.to_string(), paths };
+        let tell = Tell::RestoreFiles(start);
+        match call(&self.way(), guest, Kind::RestoreFiles, tell, &scope, &progress).await? {
+            Said::Restored(done) => Ok(RestoreInfo { files: done.files, bytes: done.bytes }),
+            _ => Err(misbehaved()),
+        }
+    }
+
+    async fn saves(&self, owner: &UserId, box_id: &BoxId) -> Result<Vec<SaveInfo>, KeeperError> {
+        let (ledger, _) = self.catalog.load(&Label::from(owner)).await.map_err(catalog)?;
+        let mut saves: Vec<SaveInfo> = ledger.saves(&Label::from(box_id)).map(info).collect();
+        saves.reverse();
+        Ok(saves)
+    }
+
+    async fn browse(
+        &self,
+        owner: &UserId,
+        box_id: &BoxId,
+        save: &str,
+        folder: &[u8],
+    ) -> Result<Vec<SavedEntryInfo>, KeeperError> {
+        let (keys, ledger) = self.opened(owner, box_id).await?;
+        let save = Self::pick(&ledger, &keys, save)?;
+        let rule = || KeeperError::Invalid {
+            field: "path",
+            reason: "use an absolute path without . and .. parts".to_owned(),
+        };
+        let folder = TreePath::parse(folder).map_err(|_| rule())?;
+        let fetch: Arc<dyn Fetch> = Arc::new(Arc::clone(&self.objects));
+        let browser = Browser::open(&keys, fetch, &save).await.map_err(read)?;
+        let listed = browser.list(&folder).await.map_err(read)?;
+        Ok(listed
+            .into_iter()
+            .map(|entry| {
+                let (kind, bytes) = match &entry.kind {
+                    EntryKind::Folder => ("directory", 0),
+                    EntryKind::Symlink { target } => ("symlink", target.as_bytes().len() as u64),
+                    EntryKind::Fifo => ("fifo", 0),
+                    EntryKind::File { size } => ("file", *size),
+                    _ => ("other", 0),
+                };
+                let name = entry.path.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+                SavedEntryInfo {
+                    name: name.to_vec(),
+                    kind,
+                    bytes,
+                    mode: entry.mode,
+                    modified_at: entry.modified,
+                }
+            })
+            .collect())
+    }
+
+    async fn forget(&self, owner: &UserId, box_id: &BoxId) -> Result<(), KeeperError> {
+        let (uid, label) = (Label::from(owner), Label::from(box_id));
+        for _ in 0..8 {
+            let (mut ledger, revision) = self.catalog.load(&uid).await.map_err(catalog)?;
+            if !ledger.forget_box(&label) {
+                return Ok(());
+            }
+            match self.catalog.store(&uid, &ledger, revision).await {
+                Err(CatalogError::Conflict { .. }) => {}
+                done => return done.map(drop).map_err(catalog),
+            }
+        }
+        Err(KeeperError::Raced)
+    }
+}

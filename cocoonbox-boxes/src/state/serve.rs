@@ -1,0 +1,143 @@
+//! One call of `cocoonbox.agent.v1.State`, and what it needs of the runtime.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cocoonbox_core::Clock;
+use cocoonbox_core::machine::Bytes;
+use cocoonbox_state::{Presign, URL_LIFETIME_MAX};
+use cocoonbox_wire::agent::v1::state_client::StateClient;
+use cocoonbox_wire::agent::v1::state_request::Message as Tell;
+use cocoonbox_wire::agent::v1::state_response::Message as Said;
+use cocoonbox_wire::agent::v1::{Grant, Grants, Header, StateRequest};
+use cocoonbox_wire::call_token::{self, MethodClass};
+use ed25519_dalek::SigningKey;
+use hyper_util::rt::TokioIo;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+
+use super::grant::{Scope, Wanted};
+use crate::{Guest, KeeperError};
+
+/// How long an agent may say nothing at all.
+const SILENCE: Duration = Duration::from_mins(10);
+/// How long its connection may take.
+const CONNECT: Duration = Duration::from_secs(20);
+
+/// Runs `work` where it holds nothing up; none when it broke down.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+/// Which call.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Save,
+    Stage,
+    RestoreFiles,
+}
+
+/// What a call stands on.
+pub(super) struct Way<'a> {
+    pub(super) presign: &'a dyn Presign,
+    pub(super) call_key: &'a SigningKey,
+    pub(super) clock: &'a Arc<dyn Clock>,
+}
+
+/// Calls the agent, grants what it asks for within `scope`, and returns its last message.
+pub(super) async fn call(
+    way: &Way<'_>,
+    guest: Guest,
+    kind: Kind,
+    first: Tell,
+    scope: &Scope,
+    progress: &watch::Sender<Bytes>,
+) -> Result<Said, KeeperError> {
+    let token =
+        call_token::mint(way.call_key, &guest.box_id, &guest.wake_id, MethodClass::State, way.clock.now());
+    let broken = |reason: &str| KeeperError::Guest { reason: reason.to_owned() };
+    let connected = timeout(CONNECT, connect(guest)).await;
+    let channel = connected
+        .map_err(|_| broken("its agent does not answer"))?
+        .map_err(|error| broken(&error.to_string()))?;
+    let mut client = StateClient::new(channel)
+        .max_decoding_message_size(cocoonbox_wire::MAX_FRAME_BYTES)
+        .max_encoding_message_size(cocoonbox_wire::MAX_FRAME_BYTES);
+    let (tell, told) = mpsc::channel(8);
+    let say = |message| StateRequest { message: Some(message) };
+    let _ = tell.send(say(first)).await;
+    let mut request = Request::new(ReceiverStream::new(told));
+    let token = token.parse().map_err(|_| broken("the call token is no header value"))?;
+    request.metadata_mut().insert(call_token::METADATA, token);
+    let answer = match kind {
+        Kind::Save => client.save(request).await,
+        Kind::Stage => client.stage(request).await,
+        Kind::RestoreFiles => client.restore_files(request).await,
+    };
+    let mut said = answer.map_err(|status| refused(&status))?.into_inner();
+    loop {
+        let next = timeout(SILENCE, said.message()).await.map_err(|_| broken("it fell silent"))?;
+        match next.map_err(|status| refused(&status))?.and_then(|next| next.message) {
+            Some(Said::Asks(asks)) => {
+                let mut grants = Vec::with_capacity(asks.asks.len());
+                for ask in &asks.asks {
+                    grants.push(grant(way.presign, scope, ask).await?);
+                }
+                if tell.send(say(Tell::Grants(Grants { grants }))).await.is_err() {
+                    return Err(broken("it hung up"));
+                }
+            }
+            Some(Said::Progress(at)) => {
+                progress.send_replace(Bytes { done: at.bytes, total: at.bytes_total });
+            }
+            Some(last) => return Ok(last),
+            None => return Err(broken("it hung up")),
+        }
+    }
+}
+
+async fn grant(
+    presign: &dyn Presign,
+    scope: &Scope,
+    ask: &cocoonbox_wire::agent::v1::Ask,
+) -> Result<Grant, KeeperError> {
+    let signed = match scope.check(ask) {
+        Ok(Wanted::Put(grant)) => presign.presign_put(&grant, URL_LIFETIME_MAX).await,
+        Ok(Wanted::Get(key)) => presign.presign_get(&key, URL_LIFETIME_MAX).await,
+        Err(reason) => {
+            return Ok(Grant { number: ask.number, refusal: reason.to_owned(), ..Grant::default() });
+        }
+    };
+    let signed = signed.map_err(|error| KeeperError::Store { reason: error.to_string() })?;
+    let header = |(name, value): &(String, String)| Header { name: name.clone(), value: value.clone() };
+    Ok(Grant {
+        number: ask.number,
+        url: signed.url.reveal().to_owned(),
+        headers: signed.headers.iter().map(header).collect(),
+        refusal: String::new(),
+    })
+}
+
+/// Speaks gRPC on the guest's stream.
+async fn connect(guest: Guest) -> Result<Channel, tonic::transport::Error> {
+    let mut stream = Some(guest.stream);
+    let connector = tower::service_fn(move |_| {
+        // a second connection would be another box's, for all we know
+        let stream = stream.take().map(TokioIo::new);
+        async move { stream.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected)) }
+    });
+    Endpoint::from_static("http://agent").connect_with_connector(connector).await
+}
+
+fn refused(status: &Status) -> KeeperError {
+    let reason =
+        if status.message().is_empty() { status.code().to_string() } else { status.message().to_owned() };
+    match status.code() {
+        tonic::Code::DataLoss => KeeperError::Damaged { reason },
+        tonic::Code::Aborted => KeeperError::Raced,
+        _ => KeeperError::Guest { reason },
+    }
+}

@@ -1,0 +1,371 @@
+//! `cocoonbox.agent.v1.State`: saves the box and brings saves into it, for the edge.
+
+mod granted;
+
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cocoonbox_core::{Clock, Entropy};
+use cocoonbox_state::{
+    BoxKeys, Browser, Excludes, Fetch, PackView, Progress, ReadError, RestoreContext, RestoreError,
+    RestoreOptions, Restored, Root, SaveContext, SaveId, SaveOptions, TreePath, Upload, hash_tree,
+    load_neighbours,
+};
+use cocoonbox_wire::agent::v1::state_request::Message as Told;
+use cocoonbox_wire::agent::v1::state_response::Message as Say;
+use cocoonbox_wire::agent::v1::state_server::State;
+use cocoonbox_wire::agent::v1::{
+    Asks, RestoreFilesStart, RestoredState, SaveStart, StageStart, StateProgress, StateRequest, StateResponse,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::Answer;
+use crate::swap;
+use granted::Granted;
+
+/// How long the edge has to say what it wants.
+const FIRST: Duration = Duration::from_secs(30);
+/// How often it is told how far it is.
+const PROGRESS: Duration = Duration::from_millis(250);
+/// Asks that go out together.
+const BATCH: usize = 64;
+/// The most bytes of the list of what is left out.
+const MAX_EXCLUDES: u64 = 1 << 20;
+/// Where offloaded repositories list what they can make anew.
+const EXCLUDES: &str = "home/user/.local/share/cocoonbox/offload/excludes";
+/// Where the scan cache is: in a folder that no save holds.
+const CACHE: &str = "home/user/.cache/cocoonbox";
+/// What a save holds, from the base.
+const ROOTS: [&str; 2] = ["home/user", "workspace"];
+
+type Sender = mpsc::Sender<Result<StateResponse, Status>>;
+
+/// The service.
+#[derive(Clone, Debug)]
+pub(super) struct Keeper {
+    /// The root of the file system, but for tests.
+    base: PathBuf,
+    door: SocketAddr,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    /// One thing at a time: two saves of one box do not interleave.
+    turn: Arc<Semaphore>,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        base: PathBuf,
+        door: SocketAddr,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        Self { base, door, clock, entropy, turn: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// Returns where home and workspace are.
+    pub(super) fn roots(&self) -> Vec<PathBuf> {
+        ROOTS.map(|root| self.base.join(root)).into()
+    }
+
+    /// Reads the first message and gives it to `work`, with a store of granted URLs that lives as long as the work.
+    async fn begin<W, F>(
+        &self,
+        mut told: Streaming<StateRequest>,
+        work: impl FnOnce(Told) -> Option<W>,
+        run: impl FnOnce(Self, W, Call) -> F + Send + 'static,
+    ) -> Result<Response<Answer<StateResponse>>, Status>
+    where
+        W: Send + 'static,
+        F: Future<Output = Result<Say, Status>> + Send + 'static,
+    {
+        let turn = Arc::clone(&self.turn)
+            .try_acquire_owned()
+            .map_err(|_| Status::aborted("the box is being saved or restored already"))?;
+        let first = timeout(FIRST, told.message())
+            .await
+            .map_err(|_| Status::deadline_exceeded("no first message"))??;
+        let work = first
+            .and_then(|first| first.message)
+            .and_then(work)
+            .ok_or_else(|| Status::invalid_argument("the first message says what is to be done"))?;
+        let (sender, receiver) = mpsc::channel(8);
+        let (asks, asked) = mpsc::channel(BATCH);
+        let store = Arc::new(Granted::new(self.door, asks));
+        let (progress, seen) = watch::channel(Progress::default());
+        let keeper = self.clone();
+        tokio::spawn(async move {
+            let call = Call { store: Arc::clone(&store), progress, _turn: turn };
+            let done = tokio::select! {
+                done = run(keeper, work, call) => done,
+                () = grants(&store, told) => Err(Status::cancelled("the edge left")),
+                () = tell(&sender, asked, seen) => return,
+            };
+            let _ = sender.send(done.map(|say| StateResponse { message: Some(say) })).await;
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    fn excludes(&self) -> Excludes {
+        let mut lines = String::new();
+        if let Ok(file) = std::fs::File::open(self.base.join(EXCLUDES)) {
+            // what cannot be read is left in
+            let _ = file.take(MAX_EXCLUDES).read_to_string(&mut lines);
+        }
+        let under_way = ROOTS.map(|root| path(format!("{root}/{}", swap::FOLDER).as_bytes()));
+        under_way
+            .into_iter()
+            .flatten()
+            .fold(Excludes::of_box().with_lines(&lines), |all, path| all.with(&path))
+    }
+
+    async fn save(self, start: SaveStart, call: Call) -> Result<Say, Status> {
+        let keys = keys(start.keys)?;
+        let mut options = SaveOptions::new(Root::of_box(&self.base));
+        let keeper = self.clone();
+        options.excludes = blocking(move || keeper.excludes()).await?;
+        options.base = if start.base.is_empty() { None } else { Some(save_id(&start.base)?) };
+        let view: Option<PackView> =
+            if start.view.is_empty() { None } else { serde_json::from_slice(&start.view).ok() };
+        options.view = view;
+        let mut others = Vec::new();
+        for neighbour in start.neighbours {
+            others.push((self::keys(neighbour.keys)?, save_id(&neighbour.save)?));
+        }
+        let fetch: Arc<dyn Fetch> = call.store.clone();
+        options.neighbours = load_neighbours(&fetch, &others).await.map_err(read)?;
+        let cache = self.base.join(CACHE);
+        if blocking(move || std::fs::create_dir_all(cache)).await?.is_ok() {
+            options.cache = Some(self.base.join(CACHE).join("scan"));
+        }
+        options.progress = Some(call.progress.clone());
+        let upload: Arc<dyn Upload> = call.store.clone();
+        let context = SaveContext::new(fetch, upload, self.clock, self.entropy);
+        let prepared =
+            cocoonbox_state::save(&keys, &options, &context).await.map_err(|error| failed(&error))?;
+        let bytes = serde_json::to_vec(&prepared.to_wire()).map_err(|error| failed(&error))?;
+        Ok(Say::Prepared(bytes.into()))
+    }
+
+    async fn stage(self, start: StageStart, call: Call) -> Result<Say, Status> {
+        let (keys, save) = (keys(start.keys)?, save_id(&start.save)?);
+        let roots = self.roots();
+        let cleared = roots.clone();
+        let prepare = move || {
+            cleared.iter().try_for_each(|root| {
+                swap::clear(root)?;
+                std::fs::create_dir_all(swap::new_of(root))
+            })
+        };
+        blocking(prepare).await?.map_err(|error| failed(&error))?;
+        let fetch: Arc<dyn Fetch> = call.store.clone();
+        let context = RestoreContext::new(Arc::clone(&fetch), self.clock.clone(), self.entropy.clone());
+        let mut all = RestoredState::default();
+        let mut staged = Vec::new();
+        for (name, root) in ROOTS.iter().zip(&roots) {
+            // each onto the file system that it will be on
+            let at = swap::new_of(root);
+            let Some(prefix) = path(name.as_bytes()) else { continue };
+            let mut options = RestoreOptions::default();
+            options.progress = Some(call.progress.clone());
+            let target = at.join("part");
+            std::fs::create_dir_all(&target).map_err(|error| failed(&error))?;
+            match cocoonbox_state::restore_paths(
+                &keys,
+                &save,
+                std::slice::from_ref(&prefix),
+                &target,
+                &options,
+                &context,
+            )
+            .await
+            {
+                Ok(done) => add(&mut all, &done),
+                // the save has no such folder: an empty one takes its place
+                Err(RestoreError::Read(ReadError::NoSuchPath { .. })) => {
+                    std::fs::create_dir_all(target.join(name)).map_err(|error| failed(&error))?;
+                }
+                Err(error) => return Err(failed(&error)),
+            }
+            staged.push(Root::new(prefix, &target.join(name)));
+        }
+        // all of it, as it lies on the disk, against the save's own hash
+        let mut whole = SaveOptions::new(staged.clone());
+        whole.skip_tagged = false;
+        let wanted = Browser::open(&keys, fetch, &save).await.map_err(read)?.summary().root_hash;
+        let found = hash_tree(&keys, &whole).await.map_err(|error| failed(&error))?;
+        if found != wanted {
+            return Err(Status::data_loss("what was restored is not what was saved"));
+        }
+        let finish = move || {
+            for (root, staged) in roots.iter().zip(&staged) {
+                let folder = swap::new_of(root);
+                let aside = folder.with_extension("whole");
+                std::fs::rename(&staged.folder, &aside)?;
+                std::fs::remove_dir_all(&folder)?;
+                std::fs::rename(&aside, &folder)?;
+            }
+            swap::ready(&roots)
+        };
+        blocking(finish).await?.map_err(|error| failed(&error))?;
+        Ok(Say::Restored(all))
+    }
+
+    async fn restore_files(self, start: RestoreFilesStart, call: Call) -> Result<Say, Status> {
+        let (keys, save) = (keys(start.keys)?, save_id(&start.save)?);
+        let mut paths = Vec::new();
+        for asked in &start.paths {
+            let wrong =
+                || Status::invalid_argument("paths: use absolute paths under /home/user or /workspace");
+            let path = path(asked).ok_or_else(wrong)?;
+            let under = |root: &&str| {
+                let rest = path.as_bytes().strip_prefix(root.as_bytes());
+                rest.is_some_and(|rest| rest.starts_with(b"/"))
+            };
+            if !ROOTS.iter().any(|root| under(&root)) {
+                return Err(wrong());
+            }
+            paths.push(path);
+        }
+        let fetch: Arc<dyn Fetch> = call.store.clone();
+        let context = RestoreContext::new(fetch, self.clock.clone(), self.entropy.clone());
+        let mut options = RestoreOptions::default();
+        options.progress = Some(call.progress.clone());
+        let done = cocoonbox_state::restore_paths(&keys, &save, &paths, &self.base, &options, &context)
+            .await
+            .map_err(|error| failed(&error))?;
+        let mut all = RestoredState::default();
+        add(&mut all, &done);
+        Ok(Say::Restored(all))
+    }
+}
+
+/// What a call works with.
+struct Call {
+    store: Arc<Granted>,
+    progress: watch::Sender<Progress>,
+    _turn: OwnedSemaphorePermit,
+}
+
+fn add(all: &mut RestoredState, done: &[Restored]) {
+    for one in done {
+        all.files += one.files;
+        all.bytes += one.bytes;
+        all.fetched_bytes += one.fetched;
+    }
+}
+
+fn path(text: &[u8]) -> Option<TreePath> {
+    TreePath::parse(text).ok().filter(|path| !path.as_bytes().is_empty())
+}
+
+fn keys(keys: Option<cocoonbox_wire::agent::v1::BoxKeys>) -> Result<BoxKeys, Status> {
+    BoxKeys::from_bytes(&keys.unwrap_or_default().material)
+        .map_err(|_| Status::invalid_argument("keys: not a box's keys"))
+}
+
+fn save_id(text: &str) -> Result<SaveId, Status> {
+    text.parse().map_err(|_| Status::invalid_argument("save: not a save's id"))
+}
+
+fn read(error: ReadError) -> Status {
+    failed(&error)
+}
+
+/// Says an error with its causes; the edge decides by its code whether to try again.
+fn failed(error: &(dyn std::error::Error + 'static)) -> Status {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    Status::internal(text)
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Status::internal("the agent broke down"))
+}
+
+/// Hands the edge's answers on until it leaves.
+async fn grants(store: &Granted, mut told: Streaming<StateRequest>) {
+    while let Ok(Some(request)) = told.message().await {
+        if let Some(Told::Grants(grants)) = request.message {
+            grants.grants.into_iter().for_each(|grant| store.answer(grant));
+        }
+    }
+}
+
+/// Sends what is asked for and how far it is, until nobody listens.
+async fn tell(
+    sender: &Sender,
+    mut asked: mpsc::Receiver<cocoonbox_wire::agent::v1::Ask>,
+    mut seen: watch::Receiver<Progress>,
+) {
+    let mut ticks = interval(PROGRESS);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let mut asks = Vec::new();
+        let say = tokio::select! {
+            count = asked.recv_many(&mut asks, BATCH) => {
+                if count == 0 {
+                    return;
+                }
+                Say::Asks(Asks { asks })
+            }
+            _ = ticks.tick() => {
+                if !seen.has_changed().unwrap_or(false) {
+                    continue;
+                }
+                let at = *seen.borrow_and_update();
+                Say::Progress(StateProgress {
+                    files: at.files,
+                    files_total: at.files_total,
+                    bytes: at.bytes,
+                    bytes_total: at.bytes_total,
+                    new_bytes: at.new_bytes,
+                })
+            }
+            () = sender.closed() => return,
+        };
+        if sender.send(Ok(StateResponse { message: Some(say) })).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl State for Keeper {
+    type SaveStream = Answer<StateResponse>;
+    type StageStream = Answer<StateResponse>;
+    type RestoreFilesStream = Answer<StateResponse>;
+
+    async fn save(
+        &self,
+        request: Request<Streaming<StateRequest>>,
+    ) -> Result<Response<Self::SaveStream>, Status> {
+        let asked = |told| if let Told::Save(start) = told { Some(start) } else { None };
+        self.begin(request.into_inner(), asked, |keeper, start, call| keeper.save(start, call)).await
+    }
+
+    async fn stage(
+        &self,
+        request: Request<Streaming<StateRequest>>,
+    ) -> Result<Response<Self::StageStream>, Status> {
+        let asked = |told| if let Told::Stage(start) = told { Some(start) } else { None };
+        self.begin(request.into_inner(), asked, |keeper, start, call| keeper.stage(start, call)).await
+    }
+
+    async fn restore_files(
+        &self,
+        request: Request<Streaming<StateRequest>>,
+    ) -> Result<Response<Self::RestoreFilesStream>, Status> {
+        let asked = |told| if let Told::RestoreFiles(start) = told { Some(start) } else { None };
+        self.begin(request.into_inner(), asked, |keeper, start, call| keeper.restore_files(start, call)).await
+    }
+}

@@ -1,0 +1,195 @@
+//! Puts what was restored in the place of what a box has, before anything of the box runs.
+//!
+//! Home and workspace may be file systems of their own, so each is changed by itself: what was restored lies beneath it,
+//! in `.cocoonbox-restore/new`, whole and proven, when its `ready` file appears. What was there goes to
+//! `.cocoonbox-restore/old`, name by name; then `ready` becomes `moving`, and what is new comes, name by name. Cut off at
+//! any point it is gone on with at the next start, from the file that is there.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// The folder, in home and workspace, of a restore that is under way; never saved.
+pub(crate) const FOLDER: &str = ".cocoonbox-restore";
+
+/// What is saved of a box, and restored.
+pub(crate) const ROOTS: [&str; 2] = ["/home/user", "/workspace"];
+
+/// What was restored beneath `root` lies here.
+pub(crate) fn new_of(root: &Path) -> PathBuf {
+    root.join(FOLDER).join("new")
+}
+
+/// Removes what an earlier restore left beneath `root` and was never ready.
+pub(crate) fn clear(root: &Path) -> io::Result<()> {
+    let folder = root.join(FOLDER);
+    if !folder.exists() {
+        return Ok(());
+    }
+    // first what says that it is to be used
+    remove(&folder.join("ready"))?;
+    remove(&folder.join("moving"))?;
+    // the root is as old as what was restored, or as the box made it
+    let modified = fs::metadata(root)?.modified()?;
+    fs::remove_dir_all(&folder)?;
+    File::open(root)?.set_times(fs::FileTimes::new().set_modified(modified))
+}
+
+/// Removes what a restore replaced, where it is done.
+pub(crate) fn tidy(roots: &[PathBuf]) -> io::Result<()> {
+    roots.iter().filter(|root| root.join(FOLDER).join("done").exists()).try_for_each(|root| clear(root))
+}
+
+fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Says of every root at once, as far as one can, that what was restored takes its place at the next start.
+pub(crate) fn ready(roots: &[PathBuf]) -> io::Result<()> {
+    for root in roots {
+        let folder = root.join(FOLDER);
+        File::create(folder.join("ready"))?.sync_all()?;
+        File::open(&folder)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Goes on where the last start left off; nothing is done where nothing is ready. What is old is left for
+/// [`clear`].
+///
+/// # Errors
+/// The first that occurs; the other roots are gone on with all the same.
+pub(crate) fn settle(roots: &[PathBuf]) -> io::Result<()> {
+    let mut result = Ok(());
+    // all or none: who was cut off before the last root was ready keeps what there was
+    let any_moving = roots.iter().any(|root| root.join(FOLDER).join("moving").exists());
+    let all_ready = roots.iter().all(|root| {
+        let folder = root.join(FOLDER);
+        folder.join("ready").exists() || folder.join("moving").exists() || folder.join("done").exists()
+    });
+    if any_moving || all_ready {
+        for root in roots {
+            result = result.and(settle_one(root));
+        }
+    }
+    result
+}
+
+fn settle_one(root: &Path) -> io::Result<()> {
+    let folder = root.join(FOLDER);
+    let (ready, moving, done) = (folder.join("ready"), folder.join("moving"), folder.join("done"));
+    if ready.exists() {
+        let old = folder.join("old");
+        match fs::create_dir(&old) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        move_all(root, &old, Some(OsStr::new(FOLDER)))?;
+        File::open(root)?.sync_all()?;
+        fs::rename(&ready, &moving)?;
+        File::open(&folder)?.sync_all()?;
+    }
+    if moving.exists() {
+        let new = new_of(root);
+        move_all(&new, root, None)?;
+        let meta = fs::metadata(&new)?;
+        fs::set_permissions(root, fs::Permissions::from_mode(meta.mode() & 0o7777))?;
+        let times = fs::FileTimes::new().set_modified(meta.modified()?).set_accessed(meta.accessed()?);
+        File::open(root)?.sync_all()?;
+        fs::rename(&moving, &done)?;
+        File::open(&folder)?.sync_all()?;
+        File::open(root)?.set_times(times)?;
+    }
+    Ok(())
+}
+
+fn move_all(from: &Path, to: &Path, but: Option<&OsStr>) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if Some(entry.file_name().as_os_str()) != but {
+            fs::rename(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != FOLDER)
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn prepared(root: &Path) {
+        fs::create_dir_all(root).unwrap();
+        fs::write(root.join("old-file"), "old").unwrap();
+        fs::create_dir(root.join("both")).unwrap();
+        fs::write(root.join("both/old"), "old").unwrap();
+        let new = new_of(root);
+        fs::create_dir_all(new.join("both")).unwrap();
+        fs::write(new.join("both/new"), "new").unwrap();
+        fs::write(new.join("new-file"), "new").unwrap();
+    }
+
+    #[test]
+    fn nothing_moves_until_all_is_ready() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = ["home", "workspace"].map(|name| folder.path().join(name));
+        roots.iter().for_each(|root| prepared(root));
+        settle(&roots).unwrap();
+        ready(&roots[..1]).unwrap();
+        settle(&roots).unwrap();
+        for root in &roots {
+            assert_eq!(names(root), ["both", "old-file"]);
+        }
+        ready(&roots).unwrap();
+        settle(&roots).unwrap();
+        for root in &roots {
+            assert_eq!(names(root), ["both", "new-file"]);
+            assert_eq!(names(&root.join("both")), ["new"]);
+        }
+        // a second start changes nothing
+        fs::write(roots[0].join("later"), "").unwrap();
+        settle(&roots).unwrap();
+        assert_eq!(names(&roots[0]), ["both", "later", "new-file"]);
+        clear(&roots[0]).unwrap();
+        assert!(!roots[0].join(FOLDER).exists());
+    }
+
+    #[test]
+    fn whoever_was_cut_off_goes_on() {
+        // every step that a name takes is one that may be the last
+        for steps in 0..6 {
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path().join("home");
+            prepared(&root);
+            ready(std::slice::from_ref(&root)).unwrap();
+            let inner = root.join(FOLDER);
+            let by_hand: [&dyn Fn(); 6] = [
+                &|| fs::create_dir(inner.join("old")).unwrap(),
+                &|| fs::rename(root.join("both"), inner.join("old/both")).unwrap(),
+                &|| fs::rename(root.join("old-file"), inner.join("old/old-file")).unwrap(),
+                &|| fs::rename(inner.join("ready"), inner.join("moving")).unwrap(),
+                &|| fs::rename(inner.join("new/both"), root.join("both")).unwrap(),
+                &|| fs::rename(inner.join("new/new-file"), root.join("new-file")).unwrap(),
+            ];
+            by_hand.iter().take(steps).for_each(|step| step());
+            settle(std::slice::from_ref(&root)).unwrap();
+            assert_eq!(names(&root), ["both", "new-file"], "after {steps} steps");
+            assert_eq!(names(&root.join("both")), ["new"], "after {steps} steps");
+            assert_eq!(names(&inner.join("old")), ["both", "old-file"], "after {steps} steps");
+        }
+    }
+}
