@@ -2,8 +2,9 @@
 
 use cocoonbox_core::BoxName;
 use cocoonbox_wire::control::v1::{
-    Box as BoxMessage, CreateRequest, DeleteRequest, EnsureRequest, GetRequest, HibernateRequest,
-    ListRequest, OperationReply, RenameRequest, Schedule, SetScheduleRequest, UsageReply, UsageRequest,
+    Box as BoxMessage, BrowseSnapshotRequest, CreateRequest, DeleteRequest, EnsureRequest, GetRequest,
+    HibernateRequest, ListRequest, ListSavesRequest, OperationReply, RenameRequest, RestorePathsRequest,
+    RestoreRequest, Save, SaveRequest, Schedule, SetScheduleRequest, SnapshotEntry, UsageReply, UsageRequest,
     WatchRequest,
 };
 
@@ -11,6 +12,9 @@ use crate::{BoxRef, Client, ClientError, OperationEvents};
 
 /// The most boxes that [`Client::list_boxes`] takes from a server.
 pub const MAX_LISTED_BOXES: usize = 100_000;
+
+/// The most saves, and the most entries of a folder, that are taken from a server.
+const MAX_LISTED: usize = 1_000_000;
 
 /// What a new box is made with.
 #[derive(Clone, Debug)]
@@ -146,6 +150,90 @@ impl Client {
             wait: false,
         };
         self.answer(self.boxes().hibernate(self.request(request)).await)
+    }
+
+    /// Begins to save a running box.
+    pub async fn save_box(
+        &self,
+        name: Option<&BoxRef>,
+        idempotency_key: &str,
+    ) -> Result<OperationReply, ClientError> {
+        let idempotency_key = idempotency_key.to_owned();
+        let request = SaveRequest { r#box: text(name), idempotency_key, wait: false };
+        self.answer(self.boxes().save(self.request(request)).await)
+    }
+
+    /// Lists a box's saves, newest first, reading page after page.
+    pub async fn list_saves(&self, name: Option<&BoxRef>) -> Result<Vec<Save>, ClientError> {
+        let mut saves = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request =
+                ListSavesRequest { r#box: text(name), page_size: 1000, page_token: page_token.clone() };
+            let page = self.answer(self.boxes().list_saves(self.request(request)).await)?;
+            saves.extend(page.saves);
+            if page.next_page_token.is_empty() {
+                return Ok(saves);
+            }
+            if page.next_page_token == page_token || saves.len() > MAX_LISTED {
+                return Err(ClientError::PeerMisbehaved { what: "its list of saves does not end" });
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// Begins to put a save in the place of what a box has; an empty `save` is the newest.
+    pub async fn restore_box(
+        &self,
+        name: Option<&BoxRef>,
+        save: &str,
+        idempotency_key: &str,
+    ) -> Result<OperationReply, ClientError> {
+        let (save_id, idempotency_key) = (save.to_owned(), idempotency_key.to_owned());
+        let request = RestoreRequest { r#box: text(name), save_id, idempotency_key, wait: false };
+        self.answer(self.boxes().restore(self.request(request)).await)
+    }
+
+    /// Begins to put files and folders of a save back, by their absolute names in the box.
+    pub async fn restore_paths(
+        &self,
+        name: Option<&BoxRef>,
+        save: &str,
+        paths: Vec<Vec<u8>>,
+        idempotency_key: &str,
+    ) -> Result<OperationReply, ClientError> {
+        let (save_id, idempotency_key) = (save.to_owned(), idempotency_key.to_owned());
+        let request = RestorePathsRequest { r#box: text(name), save_id, paths, idempotency_key, wait: false };
+        self.answer(self.boxes().restore_paths(self.request(request)).await)
+    }
+
+    /// Lists a folder of a save, reading page after page.
+    pub async fn browse(
+        &self,
+        name: Option<&BoxRef>,
+        save: &str,
+        path: &[u8],
+    ) -> Result<Vec<SnapshotEntry>, ClientError> {
+        let mut entries = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = BrowseSnapshotRequest {
+                r#box: text(name),
+                save_id: save.to_owned(),
+                path: path.to_owned(),
+                page_size: 1000,
+                page_token: page_token.clone(),
+            };
+            let page = self.answer(self.boxes().browse_snapshot(self.request(request)).await)?;
+            entries.extend(page.entries);
+            if page.next_page_token.is_empty() {
+                return Ok(entries);
+            }
+            if page.next_page_token == page_token || entries.len() > MAX_LISTED {
+                return Err(ClientError::PeerMisbehaved { what: "its listing does not end" });
+            }
+            page_token = page.next_page_token;
+        }
     }
 
     /// Gives a box another name.

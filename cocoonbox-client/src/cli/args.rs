@@ -86,6 +86,36 @@ Examples:
   cocoonbox cp ./project main:/workspace/       a folder, into /workspace
   cocoonbox cp main:/workspace/out ./results    back, under another name")]
     Cp(CpArgs),
+    /// Save a box: its home and its workspace
+    #[command(after_long_help = "\
+A save is sealed with your key before it leaves the box; what was saved before
+is not stored again. Caches are left out: ~/.cache, folders with a CACHEDIR.TAG.
+A box that goes to sleep is saved by itself.
+
+Examples:
+  cocoonbox save                                your first box
+  cocoonbox save scratch --json")]
+    Save(NamedArgs),
+    /// List a box's saves, newest first
+    Saves(NamedArgs),
+    /// Bring a save back: all of it, or chosen files
+    #[command(after_long_help = "\
+Without a PATH the save takes the place of all that the box has in its home and
+workspace, once it is in the box and proven; what it replaces is saved before,
+and programs start anew. With PATHs those files and folders alone come back, and
+the box goes on.
+
+Examples:
+  cocoonbox restore                             the newest save, into your first box
+  cocoonbox restore --box scratch --save 3f2a9c0d5e6b7a81920c4d5e6f708192
+  cocoonbox restore /home/user/notes.txt /workspace/app")]
+    Restore(RestoreArgs),
+    /// Look into a save, without a box
+    #[command(after_long_help = "\
+Examples:
+  cocoonbox browse /home/user
+  cocoonbox browse --box scratch --save 3f2a9c0d5e6b7a81920c4d5e6f708192 /workspace")]
+    Browse(BrowseArgs),
     /// Check what this machine, and nodes elsewhere, can do for boxes
     #[command(after_long_help = "\
 Each \"no\" comes with its reason and what to do about it. Nodes are those that
@@ -282,6 +312,36 @@ pub struct ScheduleArgs {
     /// Wake it no more by itself
     #[arg(long)]
     pub clear: bool,
+}
+
+/// `restore`.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct RestoreArgs {
+    /// A box's name or id [default: your first box]
+    #[arg(long = "box", value_name = "BOX")]
+    pub name: Option<BoxRef>,
+    /// Which save [default: the newest]
+    #[arg(long, value_name = "ID")]
+    pub save: Option<String>,
+    /// Files and folders to bring back, by their absolute names in the box [default: all]
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<OsString>,
+}
+
+/// `browse`.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct BrowseArgs {
+    /// A box's name or id [default: your first box]
+    #[arg(long = "box", value_name = "BOX")]
+    pub name: Option<BoxRef>,
+    /// Which save [default: the newest]
+    #[arg(long, value_name = "ID")]
+    pub save: Option<String>,
+    /// A folder, by its absolute name in the box
+    #[arg(value_name = "PATH", default_value = "/home/user")]
+    pub path: OsString,
 }
 
 /// `cp`.

@@ -56,7 +56,7 @@ pub(super) async fn run(
 }
 
 /// Waits for an operation and says how the box is after it.
-async fn finish(
+pub(super) async fn finish(
     client: &Client,
     reply: &OperationReply,
     global: &Global,
@@ -220,7 +220,7 @@ async fn usage(client: &Client, global: &Global, io: &mut Io<'_>) -> Result<(), 
     )
 }
 
-fn print_table(io: &mut Io<'_>, rows: &[Vec<String>]) -> Result<(), CliError> {
+pub(super) fn print_table(io: &mut Io<'_>, rows: &[Vec<String>]) -> Result<(), CliError> {
     let mut text = Vec::new();
     table(&mut text, rows).map_err(|source| CliError::io("the answer cannot be written", source))?;
     print(io, &String::from_utf8_lossy(&text))
@@ -282,7 +282,7 @@ fn schedule_json(found: &control::Box) -> Value {
     }
 }
 
-fn time_json(millis: i64) -> Value {
+pub(super) fn time_json(millis: i64) -> Value {
     if millis == 0 { Value::Null } else { Value::String(time(millis)) }
 }
 

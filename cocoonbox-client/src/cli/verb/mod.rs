@@ -5,6 +5,7 @@ mod boxes;
 mod cp;
 mod rsh;
 mod serve;
+mod state;
 
 use clap::CommandFactory as _;
 use cocoonbox_core::{SystemEntropy, random_secret};
@@ -48,6 +49,10 @@ pub async fn run(cli: Cli, environment: &Environment, io: &mut Io<'_>) -> Outcom
         Verb::Logout => account::logout(&global, environment, io).await,
         Verb::Status => account::status(&global, environment, io).await,
         Verb::Box(verb) => boxes::run(verb, &global, environment, io).await,
+        Verb::Save(args) => state::save(&args, &global, environment, io).await,
+        Verb::Saves(args) => state::saves(&args, &global, environment, io).await,
+        Verb::Restore(args) => state::restore(args, &global, environment, io).await,
+        Verb::Browse(args) => state::browse(&args, &global, environment, io).await,
         Verb::Cp(args) => cp::run(&args, &global, environment, io).await,
         Verb::Completion { shell } => completion(shell, io),
         Verb::Version => version(&global, io),
