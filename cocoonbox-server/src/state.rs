@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use async_trait::async_trait;
 use cocoonbox_boxes::KeeperError;
-use cocoonbox_boxes::state::{DoorKey, SealedKeeper, SqlCatalog, StateDoor, StateKeys};
+use cocoonbox_boxes::state::{SealedKeeper, SqlCatalog, StateDoor, StateKeys};
 use cocoonbox_core::{Clock, Entropy, UserId};
 use cocoonbox_db::Db;
 use cocoonbox_oauth::{StateKeyStore, UserStoreError};
@@ -79,8 +79,8 @@ pub(crate) async fn open(
     let objects =
         FolderObjects::open(&folder).with_context(|| format!("{} cannot be used", folder.display()))?;
     let objects: Arc<dyn Objects> = Arc::new(objects);
-    let hex = data.secret_key(DOOR, entropy.as_ref())?.iter().map(|byte| format!("{byte:02x}")).collect();
-    let door = StateDoor::new(Arc::clone(&objects), DoorKey::new(hex), Arc::clone(clock));
+    let url_key = Key::new(*data.secret_key(DOOR, entropy.as_ref())?);
+    let door = StateDoor::new(Arc::clone(&objects), &url_key, Arc::clone(clock));
     let catalog = SqlCatalog::open(db.clone(), clock.now()).await.context("the table of saves")?;
     let keys = SealedKeys {
         master: Key::new(*data.secret_key(MASTER, entropy.as_ref())?),

@@ -4,6 +4,7 @@
 mod browse;
 mod cache;
 mod catalog;
+mod check;
 mod chunk;
 mod codec;
 mod crash;
@@ -13,6 +14,7 @@ mod manifest;
 mod neighbour;
 mod object;
 mod pack;
+mod prune;
 mod restore;
 mod save;
 mod scan;
@@ -29,6 +31,7 @@ pub use catalog::{
     BoxSaves, Catalog, CatalogError, CommitRefusal, Keep, KeepRule, Ledger, Mark, MemoryCatalog,
     ObjectCatalog, Revision, SaveEntry, recover,
 };
+pub use check::{CheckReport, Damage, Depth};
 pub use chunk::{BLOCK, CHUNK_MAX, GROUP, SMALL_FILE};
 pub use codec::FormatError;
 #[cfg(feature = "testkit")]
@@ -40,8 +43,17 @@ pub use manifest::{
     decode_segment,
 };
 pub use neighbour::load_neighbours;
-pub use object::*;
+#[cfg(any(test, feature = "testkit"))]
+pub use object::testkit as object_testkit;
+pub use object::{
+    ByteRange, Fetch, Fetched, FolderObjects, GrantError, GrantedFetch, GrantedUpload, Grants, HttpAnswer,
+    HttpRequest, HttpSend, Listed, MemoryObjects, ObjectError, Objects, Presign, Presigned, PresignedMethod,
+    PresignedUrl, PutGrant, URL_LIFETIME_MAX, Upload, UrlError, UrlSigner, VerifiedRequest,
+};
+#[cfg(any(test, feature = "testkit"))]
+pub use object::{FaultyObjects, ObjectCall, ObjectFault};
 pub use pack::{PackDirectory, PackGroup, decode_directory};
+pub use prune::{PruneError, PrunePlan, SWEEP_WAIT, Swept};
 pub use restore::{RestoreError, RestoreOptions, Restored, Verify};
 pub use save::{Neighbours, PackView, PreparedSave, PreparedWire, Progress, SaveError, SaveOptions};
 pub use scan::{Excludes, OwnerMap, Root};

@@ -15,7 +15,7 @@ use cocoonbox_state::StateKey;
 
 #[cfg(feature = "sql")]
 pub use catalog::{MIGRATIONS, STATEMENTS, SqlCatalog};
-pub use door::{DOOR_PATH, DoorKey, StateDoor};
+pub use door::{DOOR_PATH, StateDoor};
 pub use keeper::SealedKeeper;
 
 use crate::KeeperError;

@@ -1,8 +1,14 @@
 //! Where sealed objects are kept.
 
 mod error;
+#[cfg(any(test, feature = "testkit"))]
+mod faulty;
 mod folder;
+mod grant;
 mod memory;
+mod presign;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
 
 use std::fmt;
 use std::ops::Range;
@@ -16,8 +22,12 @@ use cocoonbox_core::Timestamp;
 use crate::{ObjectKey, Prefix};
 
 pub use error::ObjectError;
+#[cfg(any(test, feature = "testkit"))]
+pub use faulty::{FaultyObjects, ObjectCall, ObjectFault};
 pub use folder::FolderObjects;
+pub use grant::{GrantError, GrantedFetch, GrantedUpload, Grants, HttpAnswer, HttpRequest, HttpSend};
 pub use memory::MemoryObjects;
+pub use presign::{PresignedMethod, UrlError, UrlSigner, VerifiedRequest};
 
 /// The longest that a presigned URL lives.
 pub const URL_LIFETIME_MAX: Duration = Duration::from_mins(15);

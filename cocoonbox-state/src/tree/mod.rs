@@ -32,15 +32,4 @@ impl Tree {
     pub(crate) fn find(&self, path: &[u8]) -> Option<usize> {
         self.listings.binary_search_by(|listing| compare(&listing.path, path)).ok()
     }
-
-    /// Returns the entry at a path that is not the root.
-    pub(crate) fn entry(&self, path: &[u8]) -> Option<&Entry> {
-        let (folder, name) = parent(path)?;
-        let listing = &self.listings[self.find(folder)?];
-        listing
-            .entries
-            .binary_search_by(|entry| (*entry.name).cmp(name))
-            .ok()
-            .map(|index| &listing.entries[index])
-    }
 }

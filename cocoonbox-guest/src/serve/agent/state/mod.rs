@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use cocoonbox_core::{Clock, Entropy};
 use cocoonbox_state::{
-    BoxKeys, Browser, Excludes, Fetch, PackView, Progress, ReadError, RestoreContext, RestoreError,
-    RestoreOptions, Restored, Root, SaveContext, SaveId, SaveOptions, TreePath, Upload, hash_tree,
-    load_neighbours,
+    BoxKeys, Browser, Excludes, Fetch, GrantedFetch, GrantedUpload, PackView, Progress, ReadError,
+    RestoreContext, RestoreError, RestoreOptions, Restored, Root, SaveContext, SaveId, SaveOptions, TreePath,
+    Upload, hash_tree, load_neighbours,
 };
 use cocoonbox_wire::agent::v1::state_request::Message as Told;
 use cocoonbox_wire::agent::v1::state_response::Message as Say;
@@ -27,7 +27,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::Answer;
 use crate::swap;
-use granted::Granted;
+use granted::{DoorHttp, EdgeGrants};
 
 /// How long the edge has to say what it wants.
 const FIRST: Duration = Duration::from_secs(30);
@@ -96,14 +96,20 @@ impl Keeper {
             .ok_or_else(|| Status::invalid_argument("the first message says what is to be done"))?;
         let (sender, receiver) = mpsc::channel(8);
         let (asks, asked) = mpsc::channel(BATCH);
-        let store = Arc::new(Granted::new(self.door, asks));
+        let granted = Arc::new(EdgeGrants::new(asks));
+        let http = Arc::new(DoorHttp::new(self.door));
         let (progress, seen) = watch::channel(Progress::default());
         let keeper = self.clone();
         tokio::spawn(async move {
-            let call = Call { store: Arc::clone(&store), progress, _turn: turn };
+            let call = Call {
+                fetch: Arc::new(GrantedFetch::new(Arc::clone(&granted) as _, Arc::clone(&http) as _)),
+                upload: Arc::new(GrantedUpload::new(Arc::clone(&granted) as _, http)),
+                progress,
+                _turn: turn,
+            };
             let done = tokio::select! {
                 done = run(keeper, work, call) => done,
-                () = grants(&store, told) => Err(Status::cancelled("the edge left")),
+                () = grants(&granted, told) => Err(Status::cancelled("the edge left")),
                 () = tell(&sender, asked, seen) => return,
             };
             let _ = sender.send(done.map(|say| StateResponse { message: Some(say) })).await;
@@ -137,14 +143,14 @@ impl Keeper {
         for neighbour in start.neighbours {
             others.push((self::keys(neighbour.keys)?, save_id(&neighbour.save)?));
         }
-        let fetch: Arc<dyn Fetch> = call.store.clone();
+        let fetch = Arc::clone(&call.fetch);
         options.neighbours = load_neighbours(&fetch, &others).await.map_err(read)?;
         let cache = self.base.join(CACHE);
         if blocking(move || std::fs::create_dir_all(cache)).await?.is_ok() {
             options.cache = Some(self.base.join(CACHE).join("scan"));
         }
         options.progress = Some(call.progress.clone());
-        let upload: Arc<dyn Upload> = call.store.clone();
+        let upload = Arc::clone(&call.upload);
         let context = SaveContext::new(fetch, upload, self.clock, self.entropy);
         let prepared =
             cocoonbox_state::save(&keys, &options, &context).await.map_err(|error| failed(&error))?;
@@ -163,7 +169,7 @@ impl Keeper {
             })
         };
         blocking(prepare).await?.map_err(|error| failed(&error))?;
-        let fetch: Arc<dyn Fetch> = call.store.clone();
+        let fetch = Arc::clone(&call.fetch);
         let context = RestoreContext::new(Arc::clone(&fetch), self.clock.clone(), self.entropy.clone());
         let mut all = RestoredState::default();
         let mut staged = Vec::new();
@@ -232,7 +238,7 @@ impl Keeper {
             }
             paths.push(path);
         }
-        let fetch: Arc<dyn Fetch> = call.store.clone();
+        let fetch = Arc::clone(&call.fetch);
         let context = RestoreContext::new(fetch, self.clock.clone(), self.entropy.clone());
         let mut options = RestoreOptions::default();
         options.progress = Some(call.progress.clone());
@@ -247,7 +253,8 @@ impl Keeper {
 
 /// What a call works with.
 struct Call {
-    store: Arc<Granted>,
+    fetch: Arc<dyn Fetch>,
+    upload: Arc<dyn Upload>,
     progress: watch::Sender<Progress>,
     _turn: OwnedSemaphorePermit,
 }
@@ -293,7 +300,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 /// Hands the edge's answers on until it leaves.
-async fn grants(store: &Granted, mut told: Streaming<StateRequest>) {
+async fn grants(store: &EdgeGrants, mut told: Streaming<StateRequest>) {
     while let Ok(Some(request)) = told.message().await {
         if let Some(Told::Grants(grants)) = request.message {
             grants.grants.into_iter().for_each(|grant| store.answer(grant));
