@@ -33,6 +33,8 @@ pub(crate) use effect::text;
 pub use hold::Hold;
 pub use key::IdempotencyKey;
 pub use reconcile::Reconciled;
+#[cfg(feature = "state")]
+pub(crate) use state::BEFORE_RESTORE;
 pub use verb::{Confirm, Page, Started, UsageCount};
 pub use watch::OperationEvents;
 

@@ -12,6 +12,8 @@ use super::{Engine, IdempotencyKey, Inner, Started, effect, serve};
 use crate::store::StoreError;
 use crate::{EngineError, Guest, KeeperError, SaveInfo, SaveReason, SavedEntryInfo, StateKeeper};
 
+/// Why a save is kept that a restore made first.
+pub(crate) const BEFORE_RESTORE: &str = "before a restore";
 /// Times that a save is made anew because another came first.
 const MAX_SAVES: u32 = 3;
 
@@ -113,7 +115,9 @@ impl Engine {
     /// Finds the save that is meant, before anything is done for it.
     async fn save_of(&self, owner: &UserId, hint: &str, save: &str) -> Result<String, EngineError> {
         let saves = self.saves(owner, hint).await?;
-        let found = saves.into_iter().find(|known| save.is_empty() || known.id == save);
+        // what a restore replaced is not what one goes back to without saying so
+        let newest = |known: &SaveInfo| save.is_empty() && known.kept != BEFORE_RESTORE;
+        let found = saves.into_iter().find(|known| newest(known) || known.id == save);
         let what = if save.is_empty() {
             "save of this box yet".to_owned()
         } else {
@@ -194,7 +198,7 @@ impl Inner {
             operation: operation.clone(),
             at: info.at,
             message: told(&info, &record.name),
-            bytes: Bytes { done: info.new_bytes, total: info.bytes },
+            bytes: Bytes { done: info.bytes, total: info.bytes },
         })
     }
 
@@ -215,7 +219,7 @@ impl Inner {
         }
         match self.keep(record, operation, sandbox, wake_id, SaveReason::Sleep).await {
             Ok(info) => {
-                let bytes = Bytes { done: info.new_bytes, total: info.bytes };
+                let bytes = Bytes { done: info.bytes, total: info.bytes };
                 let message = told(&info, &record.name);
                 self.progress(&record.id, operation, Phase::Saving, message, bytes, Some(info.at)).await;
             }
@@ -240,7 +244,7 @@ impl Inner {
     ) -> Result<Command, EngineError> {
         let keeper = self.keeper()?;
         let before = self.keep(record, operation, sandbox, wake_id, SaveReason::Restore).await?;
-        let bytes = Bytes { done: before.new_bytes, total: before.bytes };
+        let bytes = Bytes { done: before.bytes, total: before.bytes };
         let message = format!("what it replaces is save {}", before.id);
         self.progress(&record.id, operation, Phase::Restoring, message, bytes, Some(before.at)).await;
         let guest = self.guest(record, sandbox, wake_id).await?;

@@ -167,7 +167,7 @@ fn info(entry: &SaveEntry) -> SaveInfo {
         root_hash: entry.root_hash.to_string(),
         kept: match entry.keep {
             Some(Keep::BeforeUpgrade) => "before an upgrade",
-            Some(Keep::BeforeRestore) => "before a restore",
+            Some(Keep::BeforeRestore) => crate::engine::BEFORE_RESTORE,
             Some(_) => "asked for",
             None => "",
         }

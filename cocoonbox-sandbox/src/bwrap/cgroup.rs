@@ -343,11 +343,12 @@ impl Cgroup {
 
     /// Removes what a process has just left, which the kernel may see a moment later.
     fn remove_soon(&self) {
-        for _ in 0..50 {
+        for attempt in 0..200 {
             if self.remove() {
                 return;
             }
-            std::thread::yield_now();
+            // mostly at once; on a machine that is busy the last of a process is seen late
+            if attempt < 50 { std::thread::yield_now() } else { super::serve::moment() }
         }
     }
 

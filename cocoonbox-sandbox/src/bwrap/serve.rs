@@ -124,6 +124,11 @@ impl Drop for Filling {
     }
 }
 
+/// Waits two milliseconds on a thread that may be held up.
+pub(super) fn moment() {
+    std::thread::sleep(Duration::from_millis(2));
+}
+
 /// Does what the pools need whenever they may need something.
 pub(super) fn fill_pools(inner: &Arc<Inner>) -> Filling {
     let (inner, refill) = (Arc::downgrade(inner), Arc::clone(&inner.refill));
