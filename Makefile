@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 BACKEND ?= auto
 
-.PHONY: help agent build demo up test test-tools lint package edges fixtures bench-box bench-rsh bench-density soak fuzz
+.PHONY: help agent build demo up test test-tools lint package edges fixtures bench-box bench-rsh bench-density bench-state soak fuzz
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ bench-rsh: ## measures remote commands beside ssh
 
 bench-density: ## measures what a thousand boxes cost that nobody uses
 	@benches/bench-density.sh
+
+bench-state: ## measures saves and restores beside restic and borg
+	@benches/bench-state.sh
 
 fuzz: ## fuzzes what reads foreign bytes, 30 s for each target
 	@scripts/fuzz.sh

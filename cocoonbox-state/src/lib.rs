@@ -52,6 +52,8 @@ pub use object::{
 };
 #[cfg(any(test, feature = "testkit"))]
 pub use object::{FaultyObjects, ObjectCall, ObjectFault};
+#[cfg(feature = "s3")]
+pub use object::{S3Config, S3Objects, S3Secret};
 pub use pack::{PackDirectory, PackGroup, decode_directory};
 pub use prune::{PruneError, PrunePlan, SWEEP_WAIT, Swept};
 pub use restore::{RestoreError, RestoreOptions, Restored, Verify};

@@ -7,6 +7,8 @@ mod folder;
 mod grant;
 mod memory;
 mod presign;
+#[cfg(feature = "s3")]
+mod s3;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 
@@ -28,6 +30,9 @@ pub use folder::FolderObjects;
 pub use grant::{GrantError, GrantedFetch, GrantedUpload, Grants, HttpAnswer, HttpRequest, HttpSend};
 pub use memory::MemoryObjects;
 pub use presign::{PresignedMethod, UrlError, UrlSigner, VerifiedRequest};
+
+#[cfg(feature = "s3")]
+pub use s3::{S3Config, S3Objects, S3Secret};
 
 /// The longest that a presigned URL lives.
 pub const URL_LIFETIME_MAX: Duration = Duration::from_mins(15);

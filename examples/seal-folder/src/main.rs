@@ -95,6 +95,19 @@ fn read_key(path: &Path) -> Result<StateKey, Failure> {
 }
 
 fn open_store(text: &str) -> Result<Arc<dyn Objects>, Failure> {
+    #[cfg(feature = "s3")]
+    if let Some(bucket) = text.strip_prefix("s3:") {
+        use cocoonbox_state::{S3Config, S3Objects, S3Secret};
+        let variable = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set"));
+        let secret = S3Secret::new(variable("AWS_SECRET_ACCESS_KEY")?);
+        let config = S3Config::new(
+            variable("AWS_ENDPOINT_URL")?,
+            bucket.to_owned(),
+            variable("AWS_ACCESS_KEY_ID")?,
+            secret,
+        );
+        return Ok(Arc::new(S3Objects::open(&config)?));
+    }
     Ok(Arc::new(FolderObjects::open(Path::new(text))?))
 }
 
