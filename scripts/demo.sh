@@ -91,8 +91,22 @@ port=$(perl -MSocket -e 'socket(S, PF_INET, SOCK_STREAM, 0); bind(S, pack_sockad
     print((unpack_sockaddr_in(getsockname(S)))[0])')
 endpoint=http://127.0.0.1:$port
 # its own settings, so that signing in below is a real one
-COCOONBOX_CONFIG_DIR=$work/server-cli "$cocoonbox" up --data "$work/data" --listen "127.0.0.1:$port" > "$work/up.log" 2>&1 &
-server=$!
+start_server() {
+    COCOONBOX_CONFIG_DIR=$work/server-cli "$cocoonbox" up --data "$work/data" --listen "127.0.0.1:$port" >> "$work/up.log" 2>&1 &
+    server=$!
+    for _ in $(seq 150); do
+        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && return
+        kill -0 "$server" 2>/dev/null || fail "cocoonbox up ended"
+        sleep 0.1
+    done
+    fail "cocoonbox up does not answer"
+}
+stop_server() {
+    kill -INT "$server"
+    wait "$server" || fail "the server did not stop cleanly"
+    server=
+}
+start_server
 for _ in $(seq 150); do
     link=$(grep -o 'http[^ ]*/[^ ]*link[^ ]*' "$work/up.log" | head -n 1) && break
     kill -0 "$server" 2>/dev/null || fail "cocoonbox up ended"
@@ -196,11 +210,32 @@ awk -v from="$last" -v to="$waking" '
     }' "$work/ticks" > "$work/verdict" || fail "$(cat "$work/verdict")"
 told "$(cat "$work/verdict")"
 
+step "Saves the box, and loses its sandbox with all that is in it"
+before=$(rsh sh -s /home/user /workspace < "$here/manifest.sh")
+"$cocoonbox" save main 2>&1 | shown
+hash() { json saves main | sed 's/.*"saves":\[{[^}]*"root_hash":"\([0-9a-f]*\)".*/\1/'; }
+saved=$(hash)
+[ ${#saved} = 64 ] || fail "the save has no root hash"
+if grep -rqaF manifest.sh "$work/data/state"; then fail "the state store holds a name in plain"; fi
+"$cocoonbox" box hibernate main --to-disk >/dev/null 2>&1
+stop_server
+rm -rf "$work"/data/node/claims/*
+start_server
+json box show main | grep -q '"state":"failed"' || fail "the loss was not noticed"
+told "lost: $("$cocoonbox" box show main | sed -n 's/^failure *//p')"
+
+step "Restores it into a new sandbox, by hash"
+"$cocoonbox" box ensure main 2>&1 | shown
+net_namespace=$(rsh readlink /proc/self/ns/net)
+after=$(rsh sh -s /home/user /workspace < "$here/manifest.sh")
+same "files changed" "$before" "$after"
+"$cocoonbox" save main >/dev/null 2>&1
+[ "$(hash)" = "$saved" ] || fail "what was restored has another root hash"
+told "root hash ${saved:0:16}… before and after"
+
 step "Removes the box and stops the server"
 "$cocoonbox" box rm main --yes | shown
-kill -INT "$server"
-wait "$server" || fail "the server did not stop cleanly"
-server=
+stop_server
 [ -z "$(box_processes)" ] || fail "processes of the box are left"
 
 printf '\nAll of it held, in %d s.\n' $((SECONDS - started))

@@ -5,11 +5,11 @@
 //! `.cocoonbox-restore/old`, name by name; then `ready` becomes `moving`, and what is new comes, name by name. Cut off at
 //! any point it is gone on with at the next start, from the file that is there.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The folder, in home and workspace, of a restore that is under way; never saved.
 pub(crate) const FOLDER: &str = ".cocoonbox-restore";
@@ -53,7 +53,11 @@ fn remove(file: &Path) -> io::Result<()> {
 pub(crate) fn ready(roots: &[PathBuf]) -> io::Result<()> {
     for root in roots {
         let folder = root.join(FOLDER);
-        File::create(folder.join("ready"))?.sync_all()?;
+        let mut file = File::create(folder.join("ready"))?;
+        // moving names out of a folder makes it younger: what it was is written down
+        let meta = fs::metadata(new_of(root))?;
+        write!(file, "{} {} {}", meta.mode() & 0o7777, meta.mtime(), meta.mtime_nsec())?;
+        file.sync_all()?;
         File::open(&folder)?.sync_all()?;
     }
     Ok(())
@@ -89,29 +93,40 @@ fn settle_one(root: &Path) -> io::Result<()> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        move_all(root, &old, Some(OsStr::new(FOLDER)))?;
+        // a home's cache is in no save: what is there stays
+        let cache = if root.ends_with(ROOTS[0].trim_start_matches('/')) { ".cache" } else { FOLDER };
+        move_all(root, &old, &[FOLDER, cache])?;
         File::open(root)?.sync_all()?;
         fs::rename(&ready, &moving)?;
         File::open(&folder)?.sync_all()?;
     }
     if moving.exists() {
-        let new = new_of(root);
-        move_all(&new, root, None)?;
-        let meta = fs::metadata(&new)?;
-        fs::set_permissions(root, fs::Permissions::from_mode(meta.mode() & 0o7777))?;
-        let times = fs::FileTimes::new().set_modified(meta.modified()?).set_accessed(meta.accessed()?);
+        move_all(&new_of(root), root, &[])?;
+        let written = fs::read_to_string(&moving)?;
+        let (mode, modified) = read(&written).unwrap_or((0o755, SystemTime::now()));
+        fs::set_permissions(root, fs::Permissions::from_mode(mode))?;
         File::open(root)?.sync_all()?;
         fs::rename(&moving, &done)?;
         File::open(&folder)?.sync_all()?;
-        File::open(root)?.set_times(times)?;
+        File::open(root)?.set_times(fs::FileTimes::new().set_modified(modified))?;
     }
     Ok(())
 }
 
-fn move_all(from: &Path, to: &Path, but: Option<&OsStr>) -> io::Result<()> {
+/// Reads the mode and the time that [`ready`] wrote.
+fn read(text: &str) -> Option<(u32, SystemTime)> {
+    let mut numbers = text.split(' ');
+    let mode = numbers.next()?.parse::<u32>().ok()? & 0o7777;
+    let (seconds, nanos) = (numbers.next()?.parse::<i64>().ok()?, numbers.next()?.parse::<u32>().ok()?);
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let at = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    Some((mode, at?.checked_add(Duration::from_nanos(nanos.into()))?))
+}
+
+fn move_all(from: &Path, to: &Path, but: &[&str]) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        if Some(entry.file_name().as_os_str()) != but {
+        if but.iter().all(|name| entry.file_name() != *name) {
             fs::rename(entry.path(), to.join(entry.file_name()))?;
         }
     }
@@ -141,6 +156,18 @@ mod tests {
         fs::create_dir_all(new.join("both")).unwrap();
         fs::write(new.join("both/new"), "new").unwrap();
         fs::write(new.join("new-file"), "new").unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o710)).unwrap();
+        File::open(&new).unwrap().set_times(fs::FileTimes::new().set_modified(long_ago())).unwrap();
+    }
+
+    /// When what is restored was last changed: before 1970, and not on a whole second.
+    fn long_ago() -> SystemTime {
+        UNIX_EPOCH - Duration::from_millis(1500)
+    }
+
+    fn is_old(root: &Path) {
+        let meta = fs::metadata(root).unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.modified().unwrap()), (0o710, long_ago()));
     }
 
     #[test]
@@ -159,13 +186,15 @@ mod tests {
         for root in &roots {
             assert_eq!(names(root), ["both", "new-file"]);
             assert_eq!(names(&root.join("both")), ["new"]);
+            is_old(root);
         }
         // a second start changes nothing
         fs::write(roots[0].join("later"), "").unwrap();
         settle(&roots).unwrap();
         assert_eq!(names(&roots[0]), ["both", "later", "new-file"]);
-        clear(&roots[0]).unwrap();
-        assert!(!roots[0].join(FOLDER).exists());
+        clear(&roots[1]).unwrap();
+        assert!(!roots[1].join(FOLDER).exists());
+        is_old(&roots[1]);
     }
 
     #[test]
@@ -189,6 +218,7 @@ mod tests {
             settle(std::slice::from_ref(&root)).unwrap();
             assert_eq!(names(&root), ["both", "new-file"], "after {steps} steps");
             assert_eq!(names(&root.join("both")), ["new"], "after {steps} steps");
+            is_old(&root);
             assert_eq!(names(&inner.join("old")), ["both", "old-file"], "after {steps} steps");
         }
     }

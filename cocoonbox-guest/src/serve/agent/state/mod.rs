@@ -145,8 +145,8 @@ impl Keeper {
         }
         let fetch = Arc::clone(&call.fetch);
         options.neighbours = load_neighbours(&fetch, &others).await.map_err(read)?;
-        let cache = self.base.join(CACHE);
-        if blocking(move || std::fs::create_dir_all(cache)).await?.is_ok() {
+        let (home, cache) = (self.base.join(ROOTS[0]), self.base.join(CACHE));
+        if blocking(move || make_cache(&home, &cache)).await?.is_ok() {
             options.cache = Some(self.base.join(CACHE).join("scan"));
         }
         options.progress = Some(call.progress.clone());
@@ -257,6 +257,17 @@ struct Call {
     upload: Arc<dyn Upload>,
     progress: watch::Sender<Progress>,
     _turn: OwnedSemaphorePermit,
+}
+
+/// Makes the folder of the scan cache; the home that is about to be saved does not become younger by it.
+fn make_cache(home: &std::path::Path, cache: &std::path::Path) -> std::io::Result<()> {
+    let modified = std::fs::metadata(home)?.modified()?;
+    let new = !home.join(".cache").exists();
+    std::fs::create_dir_all(cache)?;
+    if new {
+        std::fs::File::open(home)?.set_times(std::fs::FileTimes::new().set_modified(modified))?;
+    }
+    Ok(())
 }
 
 fn add(all: &mut RestoredState, done: &[Restored]) {
