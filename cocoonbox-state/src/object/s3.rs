@@ -128,6 +128,12 @@ impl Fetch for S3Objects {
             // a range beyond the end is told in several ways
             Err(source) => {
                 let failed = error(source);
+                // some servers give all, and not as a part, where the tail asked for is longer than the object
+                if let (ByteRange::Tail(most), ObjectError::Unavailable { .. }) = (&range, &failed)
+                    && self.head(key).await?.is_some_and(|head| head.length <= *most)
+                {
+                    return self.get(key, ByteRange::Whole).await;
+                }
                 if let (ByteRange::Span(span), ObjectError::Unavailable { .. }) = (&range, &failed)
                     && self.head(key).await?.is_some_and(|head| head.length < span.end)
                 {
