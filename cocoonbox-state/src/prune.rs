@@ -139,7 +139,7 @@ impl Vault {
                     plan.packs.push((domain, id, listed.length));
                 }
                 Some(alive) if alive * LIVELY < listed.length && listed.length > 1 << 20 => {
-                    plan.condemned.push(id)
+                    plan.condemned.push(id);
                 }
                 Some(_) => {}
             }

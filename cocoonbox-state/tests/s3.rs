@@ -31,21 +31,12 @@ fn server(name: &str, folder: &Path) -> Result<Option<(Server, S3Config)>, Box<d
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
     fs::create_dir_all(folder.join("bucket"))?;
     let mut command = Command::new(name);
-    match name {
-        "rclone" => {
-            command.args([
-                "serve",
-                "s3",
-                "--addr",
-                &format!("127.0.0.1:{port}"),
-                "--auth-key",
-                "access,canary-secret",
-            ]);
-        }
-        _ => {
-            command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
-            command.args(["--access-key", "access", "--secret-key", "canary-secret"]);
-        }
+    if name == "rclone" {
+        let address = format!("127.0.0.1:{port}");
+        command.args(["serve", "s3", "--addr", &address, "--auth-key", "access,canary-secret"]);
+    } else {
+        command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
+        command.args(["--access-key", "access", "--secret-key", "canary-secret"]);
     }
     let child = command.arg(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let Ok(child) = child else { return Ok(None) };

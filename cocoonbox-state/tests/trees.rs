@@ -188,7 +188,7 @@ fn looks_the_same(one: &Path, other: &Path) -> Outcome {
             (&left.0, &left.1, left.2.0, left.2.1, &left.2.2),
             (&right.0, &right.1, right.2.0, right.2.1, &right.2.2)
         );
-        assert!(left.2.3 == right.2.3, "the content of {:?} differs", left.0);
+        assert!(left.2.3 == right.2.3, "the content of {} differs", left.0.display());
     }
     Ok(())
 }

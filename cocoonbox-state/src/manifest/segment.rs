@@ -226,3 +226,65 @@ pub fn decode_segment(plain: &[u8]) -> Result<SegmentSummary, FormatError> {
     let entries = parts.iter().map(|part| part.listing.entries.len()).sum();
     Ok(SegmentSummary { parts: parts.len(), entries, chunks: table.chunks.len() })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tree::{Content, FileNode, Node};
+
+    fn segment(path: &[u8], name: &[u8], node: Node) -> Vec<u8> {
+        let mut table = ChunkTable::default();
+        let place = GroupPlace { pack: PackId::default(), offset: 8, sealed: 100, plain: 200, number: 0 };
+        let group = table.group(place);
+        table.add(Chunk { id: ChunkId::default(), length: 50, group, offset: 10 });
+        let mut builder = SegmentBuilder::new(&table, false);
+        let entry = Entry { name: name.into(), node, ..Entry::default() };
+        builder.push(&Listing { path: path.into(), entries: vec![entry] }, 0);
+        builder.finish()
+    }
+
+    fn file(size: u64) -> Node {
+        Node::File(FileNode { size, link: 0, content: Content::One(0) })
+    }
+
+    #[test]
+    fn hostile_names_paths_and_sizes_are_refused() {
+        assert!(decode_segment(&segment(b"a/b", b"c", file(50))).is_ok());
+        for (path, name) in [
+            (&b"a"[..], &b".."[..]),
+            (b"a", b"."),
+            (b"a", b"b/c"),
+            (b"a", b""),
+            (b"a", b"b\0"),
+            (b"../a", b"b"),
+            (b"/a", b"b"),
+            (b"a//b", b"b"),
+            (b"a/", b"b"),
+        ] {
+            assert!(decode_segment(&segment(path, name, file(50))).is_err(), "{path:?} {name:?}");
+        }
+        for size in [0, 49, 51, u64::MAX] {
+            assert!(decode_segment(&segment(b"a", b"b", file(size))).is_err(), "{size}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode_segment(&bytes);
+            let _ = crate::decode_index(&bytes);
+            let _ = crate::decode_directory(&bytes);
+            let _ = crate::decode_cache("cb-a", &bytes);
+        }
+
+        #[test]
+        fn a_changed_segment_is_read_or_refused(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            let mut bytes = segment(b"a/b", b"c", file(50));
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            let _ = decode_segment(&bytes);
+        }
+    }
+}

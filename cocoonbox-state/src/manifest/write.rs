@@ -17,6 +17,9 @@ pub(crate) struct ManifestPlan<'a> {
     pub(crate) listings: Vec<usize>,
 }
 
+/// A segment in the making, and the path and name with which it starts.
+type Open<'a> = (SegmentBuilder<'a>, Box<[u8]>, Box<[u8]>);
+
 /// Writes a manifest; `index` is given its segments.
 pub(crate) fn write_manifest(
     keys: &BoxKeys,
@@ -27,8 +30,8 @@ pub(crate) fn write_manifest(
 ) -> io::Result<Vec<u8>> {
     let mut object = SealedObject::new(Sealer::save(keys, id), 0);
     let mut compressor = Compressor::new(level)?;
-    let mut open: Option<(SegmentBuilder<'_>, Box<[u8]>, Box<[u8]>)> = None;
-    let mut close = |open: (SegmentBuilder<'_>, Box<[u8]>, Box<[u8]>)| -> io::Result<()> {
+    let mut open: Option<Open<'_>> = None;
+    let mut close = |open: Open<'_>| -> io::Result<()> {
         let (builder, path, name) = open;
         let plain = builder.finish();
         let (offset, sealed) = object.push(compressor.pack(&plain)?);

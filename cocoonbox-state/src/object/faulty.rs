@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{ByteRange, Fetch, Fetched, Listed, ObjectError, Objects, Upload};
+use crate::serve::pause;
 use crate::{ObjectKey, Prefix};
 
 /// Which call of the port.
@@ -135,7 +136,7 @@ impl<S: Objects> Fetch for FaultyObjects<S> {
                 Err(Self::told())
             }
             Some(ObjectFault::Delay(span)) => {
-                tokio::time::sleep(span).await;
+                pause(span).await;
                 self.inner.get(key, range).await
             }
             Some(fault) => {
@@ -163,7 +164,7 @@ impl<S: Objects> Upload for FaultyObjects<S> {
             }
             Some(ObjectFault::Lose) => Ok(()),
             Some(ObjectFault::Delay(span)) => {
-                tokio::time::sleep(span).await;
+                pause(span).await;
                 self.inner.put(key, bytes).await
             }
             Some(fault) => self.inner.put(key, self.bend(fault, bytes)).await,

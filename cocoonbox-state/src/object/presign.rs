@@ -1,3 +1,5 @@
+use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,7 +9,6 @@ use cocoonbox_core::{Clock, Retry, Timestamp};
 use cocoonbox_seal::{Key, derive};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
-use std::sync::Arc;
 
 use super::{ObjectError, Presign, Presigned, PresignedUrl, PutGrant, URL_LIFETIME_MAX};
 use crate::{ObjectKey, ObjectKind};
@@ -35,7 +36,7 @@ pub enum UrlError {
 
 impl UrlError {
     /// Returns what a caller may do next: ask for another URL, or nothing.
-    pub const fn retry(&self) -> Retry {
+    pub const fn retry(self) -> Retry {
         match self {
             Self::Expired => Retry::Reread,
             Self::Shape | Self::Signature | Self::Bytes => Retry::Never,
@@ -129,7 +130,7 @@ impl UrlSigner {
         let expires = self.clock.now().plus(lifetime.min(URL_LIFETIME_MAX)).millis() / 1000;
         let mut url = format!("{PATH}{key}?e={expires}");
         if let Some(put) = put {
-            url.push_str(&format!("&l={}&h={}", put.length, URL_SAFE_NO_PAD.encode(put.sha256)));
+            let _ = write!(url, "&l={}&h={}", put.length, URL_SAFE_NO_PAD.encode(put.sha256));
         }
         let signature = URL_SAFE_NO_PAD.encode(self.mac(method, &url).finalize().into_bytes());
         url.push_str("&s=");

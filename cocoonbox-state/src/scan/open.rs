@@ -47,8 +47,8 @@ impl From<&Stat> for FileStat {
     fn from(stat: &Stat) -> Self {
         Self {
             size: stat.st_size as u64,
-            modified: (stat.st_mtime as i64, stat.st_mtime_nsec as u32),
-            changed: (stat.st_ctime as i64, stat.st_ctime_nsec as u32),
+            modified: (stat.st_mtime, stat.st_mtime_nsec as u32),
+            changed: (stat.st_ctime, stat.st_ctime_nsec as u32),
             inode: stat.st_ino,
         }
     }

@@ -206,21 +206,18 @@ impl<'a> Walk<'a> {
         match kind {
             FileType::RegularFile => {
                 let place = found.listing.entries.len() as u32;
-                match known.filter(|known| usable(known)) {
-                    Some(known) => {
-                        entry.attributes.clone_from(&known.attributes);
-                        entry.node = known.node.clone();
-                        if let Node::File(file) = &mut entry.node {
-                            file.link = 0;
-                        }
+                if let Some(known) = known.filter(|known| usable(known)) {
+                    entry.attributes.clone_from(&known.attributes);
+                    entry.node = known.node.clone();
+                    if let Node::File(file) = &mut entry.node {
+                        file.link = 0;
                     }
-                    None => {
-                        if self.scan.file_attributes {
-                            entry.attributes = attributes(&entry, record)?;
-                        }
-                        entry.node = Node::File(FileNode { size: file_stat.size, ..FileNode::default() });
-                        found.reads.push(place);
+                } else {
+                    if self.scan.file_attributes {
+                        entry.attributes = attributes(&entry, record)?;
                     }
+                    entry.node = Node::File(FileNode { size: file_stat.size, ..FileNode::default() });
+                    found.reads.push(place);
                 }
                 if stat.st_nlink > 1 {
                     found.links.push((place, stat.st_dev, stat.st_ino));

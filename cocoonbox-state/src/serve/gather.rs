@@ -55,8 +55,11 @@ impl<'a> GatherInput<'a> {
     }
 }
 
-fn open_roots(input: &GatherInput<'_>) -> Result<Vec<(Box<[u8]>, OwnedFd)>, SaveError> {
-    let mut roots: Vec<(Box<[u8]>, OwnedFd)> = Vec::new();
+/// A root's prefix in the save, and its folder.
+type OpenRoot = (Box<[u8]>, OwnedFd);
+
+fn open_roots(input: &GatherInput<'_>) -> Result<Vec<OpenRoot>, SaveError> {
+    let mut roots: Vec<OpenRoot> = Vec::new();
     let mut missing = io::Error::from(io::ErrorKind::NotFound);
     for root in input.roots {
         let prefix = root.prefix.as_bytes();

@@ -10,6 +10,8 @@ mod worker;
 pub(crate) use blocking::blocking;
 pub(crate) use gather::{GatherInput, gather};
 pub use restore::{RestoreContext, restore, restore_paths};
+#[cfg(any(test, feature = "testkit"))]
+pub(crate) use retry::pause;
 pub(crate) use retry::retried;
 pub use save::{SaveContext, save};
 

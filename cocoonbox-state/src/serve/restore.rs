@@ -142,8 +142,7 @@ impl Shared {
                 let Ok(stat) = statat(folder, &*entry.name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
                 let Node::File(file) = &entry.node else { continue };
                 let finished = stat.st_size as u64 == file.size
-                    && (stat.st_mtime as i64, stat.st_mtime_nsec as u32)
-                        == (entry.meta.seconds, entry.meta.nanos);
+                    && (stat.st_mtime, stat.st_mtime_nsec as u32) == (entry.meta.seconds, entry.meta.nanos);
                 let right = finished && {
                     let mut sink =
                         Compare { shared: self, wanted: spans(&file.content, &self.table).into_iter() };
@@ -550,7 +549,7 @@ pub async fn restore_paths(
             let name = std::ffi::OsStr::from_bytes(&name);
             match renameat_with(&open, name, &place, name, RenameFlags::NOREPLACE) {
                 Err(rustix::io::Errno::EXIST) => {
-                    renameat_with(&open, name, &place, name, RenameFlags::EXCHANGE)?
+                    renameat_with(&open, name, &place, name, RenameFlags::EXCHANGE)?;
                 }
                 done => done?,
             }

@@ -26,3 +26,9 @@ pub(crate) async fn retried<T, F: Future<Output = Result<T, ObjectError>>>(
         }
     }
 }
+
+/// Lets time go by, for a store that is told to be slow.
+#[cfg(any(test, feature = "testkit"))]
+pub(crate) async fn pause(span: Duration) {
+    tokio::time::sleep(span).await;
+}

@@ -179,16 +179,15 @@ impl Work {
             }
         }
         let is_delta = delta.is_some();
-        let (manifest, chain, room) = match delta {
-            Some(delta) => delta,
-            None => {
-                index.base = None;
-                let listings = (0..tree.listings.len()).collect();
-                let plan = ManifestPlan { tree: &tree, table: &table, listings };
-                let bytes = write_manifest(&keys, &id, &plan, index, options.level).map_err(machine)?;
-                let room = bytes.len() as u64 / 3;
-                (bytes, 0, room)
-            }
+        let (manifest, chain, room) = if let Some(delta) = delta {
+            delta
+        } else {
+            index.base = None;
+            let listings = (0..tree.listings.len()).collect();
+            let plan = ManifestPlan { tree: &tree, table: &table, listings };
+            let bytes = write_manifest(&keys, &id, &plan, index, options.level).map_err(machine)?;
+            let room = bytes.len() as u64 / 3;
+            (bytes, 0, room)
         };
         let scanned = i128::from(now.micros()) * 1000;
         let cache = CacheFile { save: id, chain, room, cached: Cached { tree, scanned } };

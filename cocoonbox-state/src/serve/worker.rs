@@ -195,7 +195,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Looks among other boxes' chunks, and believes none that it did not open.
-    fn from_neighbour(&self, id: &ChunkId) -> Option<(GroupPlace, u32, u32)> {
+    fn neighbour(&self, id: &ChunkId) -> Option<(GroupPlace, u32, u32)> {
         let table = &self.neighbours.0;
         let chunk = table.find(id)?;
         let known = table.chunks[chunk as usize];
@@ -358,7 +358,7 @@ impl Hand<'_, '_> {
                 let known = locked(&engine.known);
                 known.table.find(&id).is_some_and(|chunk| known.is_kept(chunk))
             };
-            if !known && let Some((place, offset, length)) = engine.from_neighbour(&id) {
+            if !known && let Some((place, offset, length)) = engine.neighbour(&id) {
                 let mut known = locked(&engine.known);
                 let (chunk, ours) = known.claim(id, length);
                 if ours {

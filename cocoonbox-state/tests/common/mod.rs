@@ -9,19 +9,19 @@ use std::sync::Arc;
 use cocoonbox_core::{Clock, Entropy, SeededEntropy, SystemEntropy};
 use cocoonbox_state::{BoxKeys, Catalog, Label, Objects, PreparedSave, Root, SaveOptions, StateKey, Vault};
 
-pub type Outcome = Result<(), Box<dyn Error>>;
+pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
-pub fn label(text: &str) -> Label {
+pub(crate) fn label(text: &str) -> Label {
     text.parse().expect("a label")
 }
 
-pub fn random(length: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn random(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; length];
     SeededEntropy::new(seed).fill(&mut bytes).expect("a seed gives bytes");
     bytes
 }
 
-pub fn vault(
+pub(crate) fn vault(
     objects: Arc<dyn Objects>,
     catalog: Arc<dyn Catalog>,
     clock: Arc<dyn Clock>,
@@ -33,7 +33,7 @@ pub fn vault(
 }
 
 /// Makes a folder with small files, a large one and a link.
-pub fn plant(root: &Path, seed: u64) -> Outcome {
+pub(crate) fn plant(root: &Path, seed: u64) -> Outcome {
     fs::create_dir_all(root.join("folder/deep"))?;
     for number in 0..20 {
         fs::write(root.join(format!("folder/file-{number}")), random(3000 + number, seed + number as u64))?;
@@ -44,13 +44,13 @@ pub fn plant(root: &Path, seed: u64) -> Outcome {
     Ok(())
 }
 
-pub fn options(root: &Path) -> SaveOptions {
+pub(crate) fn options(root: &Path) -> SaveOptions {
     let mut options = SaveOptions::new(vec![Root::whole(root)]);
     options.threads = 2;
     options
 }
 
-pub async fn save(
+pub(crate) async fn save(
     vault: &Vault,
     keys: &BoxKeys,
     root: &Path,
