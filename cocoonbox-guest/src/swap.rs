@@ -103,12 +103,16 @@ fn settle_one(root: &Path) -> io::Result<()> {
     if moving.exists() {
         move_all(&new_of(root), root, &[])?;
         let written = fs::read_to_string(&moving)?;
-        let (mode, modified) = read(&written).unwrap_or((0o755, SystemTime::now()));
-        fs::set_permissions(root, fs::Permissions::from_mode(mode))?;
+        let before = read(&written);
+        if let Some((mode, _)) = before {
+            fs::set_permissions(root, fs::Permissions::from_mode(mode))?;
+        }
         File::open(root)?.sync_all()?;
         fs::rename(&moving, &done)?;
         File::open(&folder)?.sync_all()?;
-        File::open(root)?.set_times(fs::FileTimes::new().set_modified(modified))?;
+        if let Some((_, modified)) = before {
+            File::open(root)?.set_times(fs::FileTimes::new().set_modified(modified))?;
+        }
     }
     Ok(())
 }

@@ -80,7 +80,7 @@ impl EdgeDoor {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
-        tokio::spawn(connection);
+        super::serve::drive(connection);
         let host = HeaderValue::from_str(&self.edge).map_err(|error| error.to_string())?;
         request.headers_mut().insert(HOST, host);
         request.headers_mut().remove(CONNECTION);

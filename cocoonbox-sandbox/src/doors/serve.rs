@@ -31,6 +31,12 @@ pub(crate) fn start(
     Ok(tokio::spawn(accept(id, listener, handler)))
 }
 
+/// Keeps an outgoing connection going until it ends; whoever asks over it hears of its failure.
+#[cfg(feature = "client")]
+pub(super) fn drive<T: Send + 'static>(connection: impl Future<Output = T> + Send + 'static) {
+    tokio::spawn(connection);
+}
+
 async fn accept(id: SandboxId, listener: UnixListener, handler: Arc<dyn DoorHandler>) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     // ends its connections when the box's service ends
