@@ -367,9 +367,16 @@ async fn write_tree(
     }
     drop(fetches);
     drop(jobs);
+    // all of them end before this does: nothing is written after an error was told
+    let mut first = Ok(());
     for thread in threads {
-        thread.await.map_err(|error| RestoreError::of(io::Error::other(error)))??;
+        let done = match thread.await {
+            Ok(done) => done.map_err(RestoreError::from),
+            Err(error) => Err(RestoreError::of(io::Error::other(error))),
+        };
+        first = first.and(done);
     }
+    first?;
     if let Some(error) = failure {
         return Err(error.into());
     }
