@@ -178,7 +178,9 @@ mod tests {
     fn nothing_moves_until_all_is_ready() {
         let folder = tempfile::tempdir().unwrap();
         let roots = ["home", "workspace"].map(|name| folder.path().join(name));
-        roots.iter().for_each(|root| prepared(root));
+        for root in &roots {
+            prepared(root);
+        }
         settle(&roots).unwrap();
         ready(&roots[..1]).unwrap();
         settle(&roots).unwrap();

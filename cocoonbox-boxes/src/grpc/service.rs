@@ -235,7 +235,7 @@ impl BoxesService for Boxes {
         let caller = caller(&request)?;
         let request = request.into_inner();
         let key = IdempotencyKey::optional(&request.idempotency_key)?;
-        let paths = request.paths.iter().map(|path| path.to_vec()).collect();
+        let paths = request.paths.clone();
         let (hint, save) = (&request.r#box, &request.save_id);
         let started = self.engine.restore_files(&caller.user, caller.limits, hint, save, paths, key).await?;
         self.reply(&caller, started, request.wait).await

@@ -10,8 +10,12 @@ use crate::{EngineError, KeeperError};
 impl From<EngineError> for Status {
     fn from(error: EngineError) -> Self {
         let code = match &error {
-            EngineError::NotFound { .. } => Code::NotFound,
-            EngineError::Invalid { .. } => Code::InvalidArgument,
+            EngineError::NotFound { .. } | EngineError::Keeper(KeeperError::NotFound { .. }) => {
+                Code::NotFound
+            }
+            EngineError::Invalid { .. } | EngineError::Keeper(KeeperError::Invalid { .. }) => {
+                Code::InvalidArgument
+            }
             EngineError::NameTaken { .. } | EngineError::KeyReused => Code::AlreadyExists,
             EngineError::TooManyBoxes { .. } | EngineError::TooManyRunning { .. } => Code::ResourceExhausted,
             EngineError::WrongState { .. } | EngineError::Unconfirmed => Code::FailedPrecondition,
@@ -24,17 +28,13 @@ impl From<EngineError> for Status {
                 _ => Code::Internal,
             },
             EngineError::Unsupported { .. } => Code::Unimplemented,
-            EngineError::Contended => Code::Aborted,
-            EngineError::Keeper(KeeperError::NotFound { .. }) => Code::NotFound,
-            EngineError::Keeper(KeeperError::Invalid { .. }) => Code::InvalidArgument,
+            EngineError::Contended | EngineError::Keeper(KeeperError::Raced) => Code::Aborted,
             EngineError::Keeper(KeeperError::Damaged { .. }) => Code::DataLoss,
-            EngineError::Keeper(KeeperError::Raced) => Code::Aborted,
-            EngineError::Keeper(_) => Code::Unavailable,
             EngineError::Backend(error) => match error {
                 BackendError::Quota { scope: QuotaScope::Tenant, .. } => Code::ResourceExhausted,
                 _ => Code::Unavailable,
             },
-            EngineError::Away { .. } | EngineError::Store(_) => Code::Unavailable,
+            EngineError::Away { .. } | EngineError::Store(_) | EngineError::Keeper(_) => Code::Unavailable,
             EngineError::Entropy(_) => Code::Internal,
         };
         let message = match &error {

@@ -56,41 +56,35 @@ impl StateDoor {
         };
         let url = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         let good = self.signer.verify(method, &url).map_err(|_| StatusCode::FORBIDDEN)?;
-        match good.length() {
-            Some(_) => {
-                let bytes = axum::body::to_bytes(request.into_body(), MAX_OBJECT)
-                    .await
-                    .map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
-                let (key, sent) = (good.key().clone(), bytes.clone());
-                let checked = super::serve::blocking(move || good.check_body(&sent)).await;
-                if checked != Some(Ok(())) {
-                    return Err(StatusCode::BAD_REQUEST);
-                }
-                self.objects.put(&key, bytes).await.map_err(|error| status(&error))?;
-                Ok(StatusCode::OK.into_response())
+        if good.length().is_some() {
+            let bytes = axum::body::to_bytes(request.into_body(), MAX_OBJECT)
+                .await
+                .map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
+            let (key, sent) = (good.key().clone(), bytes.clone());
+            let checked = super::serve::blocking(move || good.check_body(&sent)).await;
+            if checked != Some(Ok(())) {
+                return Err(StatusCode::BAD_REQUEST);
             }
-            None => {
-                let range = range(request.headers()).ok_or(StatusCode::BAD_REQUEST)?;
-                let part = range != ByteRange::Whole;
-                let fetched =
-                    self.objects.get(good.key(), range.clone()).await.map_err(|error| status(&error))?;
-                let first = match range {
-                    ByteRange::Whole => 0,
-                    ByteRange::Span(span) => span.start,
-                    ByteRange::Tail(_) => fetched.length - fetched.bytes.len() as u64,
-                };
-                let end = first + fetched.bytes.len() as u64;
-                let mut response = Response::new(Body::from(fetched.bytes));
-                if part {
-                    *response.status_mut() = StatusCode::PARTIAL_CONTENT;
-                    let told = format!("bytes {first}-{}/{}", end.saturating_sub(1), fetched.length);
-                    response
-                        .headers_mut()
-                        .insert(CONTENT_RANGE, told.parse().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?);
-                }
-                Ok(response)
-            }
+            self.objects.put(&key, bytes).await.map_err(|error| status(&error))?;
+            return Ok(StatusCode::OK.into_response());
         }
+        let range = range(request.headers()).ok_or(StatusCode::BAD_REQUEST)?;
+        let part = range != ByteRange::Whole;
+        let fetched = self.objects.get(good.key(), range.clone()).await.map_err(|error| status(&error))?;
+        let first = match range {
+            ByteRange::Whole => 0,
+            ByteRange::Span(span) => span.start,
+            ByteRange::Tail(_) => fetched.length - fetched.bytes.len() as u64,
+        };
+        let end = first + fetched.bytes.len() as u64;
+        let mut response = Response::new(Body::from(fetched.bytes));
+        if part {
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+            let told = format!("bytes {first}-{}/{}", end.saturating_sub(1), fetched.length);
+            let told = told.parse().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+            response.headers_mut().insert(CONTENT_RANGE, told);
+        }
+        Ok(response)
     }
 }
 

@@ -130,7 +130,7 @@ impl Keeper {
             .fold(Excludes::of_box().with_lines(&lines), |all, path| all.with(&path))
     }
 
-    async fn save(self, start: SaveStart, call: Call) -> Result<Say, Status> {
+    async fn saved(self, start: SaveStart, call: Call) -> Result<Say, Status> {
         let keys = keys(start.keys)?;
         let mut options = SaveOptions::new(Root::of_box(&self.base));
         let keeper = self.clone();
@@ -158,7 +158,7 @@ impl Keeper {
         Ok(Say::Prepared(bytes.into()))
     }
 
-    async fn stage(self, start: StageStart, call: Call) -> Result<Say, Status> {
+    async fn staged(self, start: StageStart, call: Call) -> Result<Say, Status> {
         let (keys, save) = (keys(start.keys)?, save_id(&start.save)?);
         let roots = self.roots();
         let cleared = roots.clone();
@@ -222,7 +222,7 @@ impl Keeper {
         Ok(Say::Restored(all))
     }
 
-    async fn restore_files(self, start: RestoreFilesStart, call: Call) -> Result<Say, Status> {
+    async fn files_restored(self, start: RestoreFilesStart, call: Call) -> Result<Say, Status> {
         let (keys, save) = (keys(start.keys)?, save_id(&start.save)?);
         let mut paths = Vec::new();
         for asked in &start.paths {
@@ -233,7 +233,7 @@ impl Keeper {
                 let rest = path.as_bytes().strip_prefix(root.as_bytes());
                 rest.is_some_and(|rest| rest.starts_with(b"/"))
             };
-            if !ROOTS.iter().any(|root| under(&root)) {
+            if !ROOTS.iter().any(under) {
                 return Err(wrong());
             }
             paths.push(path);
@@ -368,7 +368,7 @@ impl State for Keeper {
         request: Request<Streaming<StateRequest>>,
     ) -> Result<Response<Self::SaveStream>, Status> {
         let asked = |told| if let Told::Save(start) = told { Some(start) } else { None };
-        self.begin(request.into_inner(), asked, |keeper, start, call| keeper.save(start, call)).await
+        self.begin(request.into_inner(), asked, Self::saved).await
     }
 
     async fn stage(
@@ -376,7 +376,7 @@ impl State for Keeper {
         request: Request<Streaming<StateRequest>>,
     ) -> Result<Response<Self::StageStream>, Status> {
         let asked = |told| if let Told::Stage(start) = told { Some(start) } else { None };
-        self.begin(request.into_inner(), asked, |keeper, start, call| keeper.stage(start, call)).await
+        self.begin(request.into_inner(), asked, Self::staged).await
     }
 
     async fn restore_files(
@@ -384,6 +384,6 @@ impl State for Keeper {
         request: Request<Streaming<StateRequest>>,
     ) -> Result<Response<Self::RestoreFilesStream>, Status> {
         let asked = |told| if let Told::RestoreFiles(start) = told { Some(start) } else { None };
-        self.begin(request.into_inner(), asked, |keeper, start, call| keeper.restore_files(start, call)).await
+        self.begin(request.into_inner(), asked, Self::files_restored).await
     }
 }
