@@ -71,6 +71,7 @@ impl Engine {
         paths: Vec<Vec<u8>>,
         key: Option<IdempotencyKey>,
     ) -> Result<Started, EngineError> {
+        self.inner.keeper()?;
         if paths.is_empty() || paths.len() > 1000 {
             let reason = "name 1 to 1000 files or folders".to_owned();
             return Err(EngineError::Invalid { field: "paths", reason });

@@ -167,7 +167,7 @@ async fn a_waiting_call_answers_the_failure() {
 async fn what_needs_saves_says_what_is_missing() {
     let (world, ana) = (World::new().await, user());
     let mut boxes = client(&world);
-    let missing = "need a state store, which this version does not have";
+    let missing = "this server has no state store";
     refused(boxes.save(by(&ana, wire::SaveRequest::default())).await, Code::Unimplemented, missing);
     refused(
         boxes.list_saves(by(&ana, wire::ListSavesRequest::default())).await,
@@ -186,5 +186,5 @@ async fn what_needs_saves_says_what_is_missing() {
         missing,
     );
     let rebase = boxes.rebase(by(&ana, wire::RebaseRequest::default())).await;
-    refused(rebase, Code::Unimplemented, "needs a state store");
+    refused(rebase, Code::Unimplemented, "does not move boxes to another image");
 }
