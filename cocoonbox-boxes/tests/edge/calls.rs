@@ -78,6 +78,7 @@ async fn who_may_not_is_told_so_in_grpcs_words() {
         ("no box at all", EXEC, vec![("authorization", "Bearer carl")], "5"),
         ("a name outside the grammar", EXEC, with_box("../main"), "3"),
         ("a method that no class covers", "/cocoonbox.agent.v1.Session/Nope", ANNA.to_vec(), "12"),
+        ("saving, which is the edge's own", "/cocoonbox.agent.v1.State/Save", ANNA.to_vec(), "12"),
         ("a service that is not there", "/cocoonbox.agent.v1.Nope/Nope", ANNA.to_vec(), "12"),
     ] {
         let (_, response) = world.call(method, &headers).await;
