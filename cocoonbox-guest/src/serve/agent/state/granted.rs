@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_mins(5);
 /// The most bytes of an answer: the largest pack and something to spare.
 const MAX_ANSWER: usize = 40 << 20;
 
+/// How a door answers that leads nowhere.
+const NO_WAY: &[u8] = b"no egress policy";
+
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Trouble(&'static str);
@@ -121,6 +124,10 @@ impl DoorHttp {
         let body: Bytes =
             Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(unavailable)?.to_bytes();
         drop(connection);
+        // the node, not the store: its door leads nowhere, and will not in a moment either
+        if status == 403 && body.starts_with(NO_WAY) {
+            return Err(GrantError::Denied);
+        }
         Ok(HttpAnswer::new(status, range, body))
     }
 }
