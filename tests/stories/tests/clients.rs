@@ -36,7 +36,7 @@ fn a_python_client_written_from_reflection_lists_and_ensures_boxes() {
         ["FAILED_PRECONDITION", "INVALID_ARGUMENT"]
             .contains(&told["unconfirmed"].as_str().unwrap_or_default())
     );
-    assert_eq!(told["save"], "UNIMPLEMENTED");
+    assert_eq!(told["save"], "OK");
 }
 
 #[test]
