@@ -159,7 +159,8 @@ pub trait StateKeeper: fmt::Debug + Send + Sync + 'static {
         reason: SaveReason,
         progress: watch::Sender<Bytes>,
     ) -> Result<SaveInfo, KeeperError>;
-    /// Brings a save into a running box, proven, beside what it has; `save` is an id, or empty for the newest.
+    /// Brings a save into a running box, proven, beside what it has; `save` is an id, or empty for the newest
+    /// that no restore made of what it replaced.
     async fn stage(
         &self,
         guest: Guest,

@@ -33,8 +33,6 @@ pub(crate) use effect::text;
 pub use hold::Hold;
 pub use key::IdempotencyKey;
 pub use reconcile::Reconciled;
-#[cfg(feature = "state")]
-pub(crate) use state::BEFORE_RESTORE;
 pub use verb::{Confirm, Page, Started, UsageCount};
 pub use watch::OperationEvents;
 

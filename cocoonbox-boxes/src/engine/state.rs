@@ -12,8 +12,6 @@ use super::{Engine, IdempotencyKey, Inner, Started, effect, serve};
 use crate::store::StoreError;
 use crate::{EngineError, Guest, KeeperError, SaveInfo, SaveReason, SavedEntryInfo, StateKeeper};
 
-/// Why a save is kept that a restore made first.
-pub(crate) const BEFORE_RESTORE: &str = "before a restore";
 /// Times that a save is made anew because another came first.
 const MAX_SAVES: u32 = 3;
 
@@ -116,15 +114,13 @@ impl Engine {
     /// Finds the save that is meant, before anything is done for it.
     async fn save_of(&self, owner: &UserId, hint: &str, save: &str) -> Result<String, EngineError> {
         let saves = self.saves(owner, hint).await?;
-        // what a restore replaced is not what one goes back to without saying so
-        let newest = |known: &SaveInfo| save.is_empty() && known.kept != BEFORE_RESTORE;
-        let found = saves.into_iter().find(|known| newest(known) || known.id == save);
+        let found = saves.iter().any(|known| save.is_empty() || known.id == save);
         let what = if save.is_empty() {
             "save of this box yet".to_owned()
         } else {
             format!("save {save} of this box")
         };
-        found.map(|found| found.id).ok_or(EngineError::NotFound { what })
+        if found { Ok(save.to_owned()) } else { Err(EngineError::NotFound { what }) }
     }
 
     async fn up(&self, owner: &UserId, limits: Limits, hint: &str) -> Result<(), EngineError> {

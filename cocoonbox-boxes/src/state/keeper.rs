@@ -64,11 +64,12 @@ impl SealedKeeper {
         Ok((key.box_keys(&uid, &domain, &label), ledger))
     }
 
-    /// Finds a box's save by its id, or the newest.
+    /// Finds a box's save by its id, or the newest that no restore made of what it replaced.
     fn pick(ledger: &Ledger, keys: &BoxKeys, save: &str) -> Result<SaveId, KeeperError> {
         let none = |what: String| KeeperError::NotFound { what };
         if save.is_empty() {
-            return ledger.head(keys.box_label()).ok_or_else(|| none("save yet".to_owned()));
+            let own = ledger.saves(keys.box_label()).filter(|entry| entry.keep != Some(Keep::BeforeRestore));
+            return own.last().map(|entry| entry.id).ok_or_else(|| none("save yet".to_owned()));
         }
         let missing = || none(format!("save {save}"));
         let id: SaveId = save.parse().map_err(|_| missing())?;
@@ -167,7 +168,7 @@ fn info(entry: &SaveEntry) -> SaveInfo {
         root_hash: entry.root_hash.to_string(),
         kept: match entry.keep {
             Some(Keep::BeforeUpgrade) => "before an upgrade",
-            Some(Keep::BeforeRestore) => crate::engine::BEFORE_RESTORE,
+            Some(Keep::BeforeRestore) => "before a restore",
             Some(_) => "asked for",
             None => "",
         }
