@@ -6,11 +6,12 @@ use std::{env, fs};
 
 use prost::Message as _;
 
-const PROTOS: [&str; 4] = [
+const PROTOS: [&str; 5] = [
     "cocoonbox/agent/v1/session.proto",
     "cocoonbox/agent/v1/state.proto",
     "cocoonbox/control/v1/account.proto",
     "cocoonbox/control/v1/boxes.proto",
+    "cocoonbox/control/v1/state.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

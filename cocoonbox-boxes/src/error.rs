@@ -65,8 +65,11 @@ pub enum EngineError {
         reason: String,
     },
     /// A step that cannot be undone was not confirmed.
-    #[error("deleting a box ends everything in it: name the box and set confirm")]
-    Unconfirmed,
+    #[error("{what}: name the box and set confirm")]
+    Unconfirmed {
+        /// What it does, in words.
+        what: &'static str,
+    },
     /// The operation ended without doing what was asked.
     #[error("{reason}")]
     OperationFailed {
@@ -108,7 +111,7 @@ impl EngineError {
             | Self::Invalid { .. }
             | Self::NameTaken { .. }
             | Self::KeyReused
-            | Self::Unconfirmed
+            | Self::Unconfirmed { .. }
             | Self::Unsupported { .. } => Retry::Never,
             Self::TooManyBoxes { .. }
             | Self::TooManyRunning { .. }

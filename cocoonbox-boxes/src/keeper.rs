@@ -39,6 +39,8 @@ pub enum SaveReason {
     Sleep,
     /// A restore follows, which replaces what is saved here.
     Restore,
+    /// The box moves to another image.
+    Upgrade,
 }
 
 /// A save that counts.
@@ -127,6 +129,12 @@ pub enum KeeperError {
         /// In words.
         reason: String,
     },
+    /// What is there already forbids it.
+    #[error("{reason}")]
+    Held {
+        /// What is there, and what to do.
+        reason: String,
+    },
     /// Another save of the box came first.
     #[error("another save of the box came first: try again")]
     Raced,
@@ -136,7 +144,9 @@ impl KeeperError {
     /// Returns what a caller may do next.
     pub const fn retry(&self) -> Retry {
         match self {
-            Self::NotFound { .. } | Self::Invalid { .. } | Self::Damaged { .. } => Retry::Never,
+            Self::NotFound { .. } | Self::Invalid { .. } | Self::Damaged { .. } | Self::Held { .. } => {
+                Retry::Never
+            }
             Self::Guest { .. } | Self::Store { .. } | Self::Raced => Retry::Later,
         }
     }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod caller;
+mod care;
 #[cfg(feature = "grpc")]
 pub mod edge;
 mod engine;
@@ -16,6 +17,7 @@ pub mod store;
 pub mod testkit;
 
 pub use caller::Caller;
+pub use care::{CheckInfo, DamageInfo, PrintedStateKey, PruneInfo, RecoveredInfo, StateCare};
 pub use cocoonbox_core::machine::Limits;
 pub use engine::{
     BeforeSleep, CallUse, Confirm, Engine, EngineConfig, Hold, IdempotencyKey, OpenCall, OperationEvents,

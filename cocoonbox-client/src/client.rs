@@ -7,6 +7,7 @@ use cocoonbox_wire::agent::v1::session_client::SessionClient;
 use cocoonbox_wire::control::v1::account_client::AccountClient;
 use cocoonbox_wire::control::v1::boxes_client::BoxesClient;
 use cocoonbox_wire::control::v1::sign_in_client::SignInClient;
+use cocoonbox_wire::control::v1::state_client::StateClient;
 use cocoonbox_wire::control::v1::{
     Device, ListDevicesRequest, RedeemLinkRequest, RevokeDeviceRequest, WhoAmIReply, WhoAmIRequest,
 };
@@ -107,6 +108,10 @@ impl Client {
 
     pub(crate) fn session(&self) -> SessionClient<Channel> {
         SessionClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub(crate) fn state(&self) -> StateClient<Channel> {
+        StateClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     fn account(&self) -> AccountClient<Channel> {

@@ -10,6 +10,7 @@ mod error;
 pub mod exec;
 mod operation;
 mod reference;
+mod state;
 mod store;
 mod token;
 
@@ -22,4 +23,4 @@ pub use error::{ClientError, Refusal};
 pub use operation::{Followed, OperationEvents};
 pub use reference::{BoxRef, BoxRefError};
 pub use store::{Remembered, Store, StoreError, TokenSource};
-pub use token::{AccessToken, SignInLink};
+pub use token::{AccessToken, PrintedStateKey, SignInLink};

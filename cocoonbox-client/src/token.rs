@@ -1,4 +1,4 @@
-//! What proves who is calling.
+//! What proves who is calling, and what opens their saves.
 
 cocoonbox_core::secret! {
     /// A personal or device token, `cb_` and 64 hex digits.
@@ -8,6 +8,11 @@ cocoonbox_core::secret! {
 cocoonbox_core::secret! {
     /// The secret part of a one-use sign-in link.
     pub struct SignInLink;
+}
+
+cocoonbox_core::secret! {
+    /// A name in a state store and the key to it, in print.
+    pub struct PrintedStateKey;
 }
 
 impl AccessToken {

@@ -99,28 +99,39 @@ impl DataDir {
         name: &str,
         entropy: &dyn Entropy,
     ) -> anyhow::Result<zeroize::Zeroizing<[u8; 32]>> {
-        let path = self.join(name);
-        let mut key = zeroize::Zeroizing::new([0_u8; 32]);
-        match fs::metadata(&path) {
-            Ok(metadata) if metadata.mode() & 0o077 != 0 => {
-                bail!("{} can be read by others: chmod 600 it if you are sure nobody did", path.display())
-            }
-            Ok(_) => {
-                let read = fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?;
-                let bytes = zeroize::Zeroizing::new(read);
-                let held: &[u8; 32] = bytes
-                    .as_slice()
-                    .try_into()
-                    .with_context(|| format!("{} holds no key of 32 bytes", path.display()))?;
-                key.copy_from_slice(held);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                entropy.fill(key.as_mut_slice())?;
-                self.write_secret(name, key.as_slice())?;
-            }
-            Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
+        if let Some(key) = self.held_key(name)? {
+            return Ok(key);
         }
+        let mut key = zeroize::Zeroizing::new([0_u8; 32]);
+        entropy.fill(key.as_mut_slice())?;
+        self.write_secret(name, key.as_slice())?;
         Ok(key)
+    }
+
+    /// Returns a key of 32 bytes out of the file `name`; none when there is no such file.
+    ///
+    /// # Errors
+    /// The key's file cannot be read, is open to others, or holds no key.
+    pub fn held_key(&self, name: &str) -> anyhow::Result<Option<zeroize::Zeroizing<[u8; 32]>>> {
+        let path = self.join(name);
+        let Some(bytes) = read_secret(&path)? else { return Ok(None) };
+        let mut key = zeroize::Zeroizing::new([0_u8; 32]);
+        let held: &[u8; 32] = bytes
+            .as_slice()
+            .try_into()
+            .with_context(|| format!("{} holds no key of 32 bytes", path.display()))?;
+        key.copy_from_slice(held);
+        Ok(Some(key))
+    }
+
+    /// Gives the file `from` the name `to` as one step that survives power loss.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn rename(&self, from: &str, to: &str) -> anyhow::Result<()> {
+        let done =
+            fs::rename(self.join(from), self.join(to)).and_then(|()| File::open(&self.path)?.sync_all());
+        done.with_context(|| format!("{} cannot be written", self.join(to).display()))
     }
 
     /// Returns the key that the tokens of the node's sandboxes follow from, made at the first start.
@@ -144,6 +155,22 @@ impl DataDir {
             }
             Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
         }
+    }
+}
+
+/// Reads a file that is closed to others; none when there is no such file.
+pub(crate) fn read_secret(path: &Path) -> anyhow::Result<Option<zeroize::Zeroizing<Vec<u8>>>> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.mode() & 0o077 != 0 => {
+            bail!("{} can be read by others: chmod 600 it if you are sure nobody did", path.display())
+        }
+        Ok(metadata) if metadata.len() > 64 << 10 => bail!("{} is too long for a key", path.display()),
+        Ok(_) => {
+            let read = fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+            Ok(Some(zeroize::Zeroizing::new(read)))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
     }
 }
 

@@ -4,6 +4,7 @@ mod config;
 mod data;
 mod first;
 mod node;
+mod rotate;
 mod serve;
 mod state;
 
@@ -13,4 +14,5 @@ pub use config::settings;
 pub use data::DataDir;
 pub use first::{hand_out, sign_in_words};
 pub use node::check_nodes;
+pub use rotate::rotate_master_key;
 pub use serve::{Started, log_to_stderr, run, stop_signal};

@@ -90,9 +90,18 @@ pub async fn run(
     let backend = nodes.backend();
     keep_warm(backend.as_ref(), &config, settings.size).await;
     let engine = Engine::new(Arc::new(boxes), backend, Arc::clone(&clock), Arc::clone(&entropy), settings);
-    let (keeper, door) =
-        crate::state::open(&data, &db, Arc::clone(&users) as _, Arc::clone(&key), &clock, &entropy).await?;
-    let engine = Arc::new(engine.with_before_sleep(Arc::clone(&pool) as _).with_keeper(Arc::new(keeper)));
+    let parts = crate::state::Parts {
+        data: &data,
+        store: &config.state_store,
+        db: &db,
+        users: Arc::clone(&users) as _,
+        call_key: Arc::clone(&key),
+        clock: &clock,
+        entropy: &entropy,
+    };
+    let (keeper, door) = crate::state::open(parts).await?;
+    let engine = engine.with_before_sleep(Arc::clone(&pool) as _).with_keeper(Arc::clone(&keeper) as _);
+    let engine = Arc::new(engine);
     let reconciled = engine.start().await.context("the boxes could not be compared with their sandboxes")?;
 
     // last of all that may fail: what is made here is told once
@@ -107,14 +116,22 @@ pub async fn run(
     let account =
         ServiceOptions::new(Arc::clone(&users) as _, Arc::clone(&index), Arc::clone(&clock), entropy)
             .with_version(env!("CARGO_PKG_VERSION"));
-    let edge = Edge::new(Arc::clone(&engine), Arc::new(authenticate), key, clock, pool);
+    let care =
+        cocoonbox_boxes::state::look_after(Arc::clone(&keeper) as _, Arc::clone(&clock), shutdown.clone());
+    let edge = Edge::new(Arc::clone(&engine), Arc::new(authenticate), key, clock, pool).with_care(keeper);
     let router = edge.router(cocoonbox_oauth::services(account)).await?.merge(door.router());
 
     started(&data, &Started { address, first, link, boxes: reconciled.boxes })?;
     crate::first::end(&data)?;
     let tokens = cocoonbox_oauth::serve::run(&index, users.as_ref(), changes, shutdown.clone());
     let nodes = nodes.serve(&engine, shutdown.clone());
-    tokio::join!(serve(listener, router, shutdown.clone()), engine.serve(shutdown.clone()), tokens, nodes);
+    tokio::join!(
+        serve(listener, router, shutdown.clone()),
+        engine.serve(shutdown.clone()),
+        tokens,
+        nodes,
+        care
+    );
     db.close().await;
     Ok(())
 }
@@ -149,7 +166,7 @@ async fn keep_warm(backend: &dyn SandboxBackend, config: &ServerConfig, size: Si
     }
 }
 
-fn database(config: &ServerConfig, data: &DataDir) -> anyhow::Result<DatabaseUrl> {
+pub(crate) fn database(config: &ServerConfig, data: &DataDir) -> anyhow::Result<DatabaseUrl> {
     let Some(file) = &config.database_url_file else {
         return Ok(DatabaseUrl::sqlite(data.join("cocoonbox.db")));
     };

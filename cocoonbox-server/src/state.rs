@@ -3,22 +3,27 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use async_trait::async_trait;
 use cocoonbox_boxes::KeeperError;
 use cocoonbox_boxes::state::{SealedKeeper, SqlCatalog, StateDoor, StateKeys};
+use cocoonbox_client::cli::StateStore;
 use cocoonbox_core::{Clock, Entropy, UserId};
 use cocoonbox_db::Db;
 use cocoonbox_oauth::{StateKeyStore, UserStoreError};
 use cocoonbox_seal::Key;
-use cocoonbox_state::{FolderObjects, Label, Objects, StateKey, open_state_key, seal_state_key};
+use cocoonbox_state::{
+    Account, FolderObjects, Label, Objects, S3Config, S3Objects, S3Secret, StateKey, open_account,
+    seal_account,
+};
 use ed25519_dalek::SigningKey;
 use tokio::sync::Mutex;
 
-use crate::DataDir;
+use crate::data::read_secret;
+use crate::{DataDir, rotate};
 
 /// The key under which users' state keys are sealed.
-const MASTER: &str = "master.key";
+pub(crate) const MASTER: &str = "master.key";
 /// The key that signs URLs to objects.
 const DOOR: &str = "state-url.key";
 /// Where objects are, unless they are kept elsewhere.
@@ -30,58 +35,115 @@ struct SealedKeys {
     master: Key,
     users: Arc<dyn StateKeyStore>,
     entropy: Arc<dyn Entropy>,
-    known: Mutex<HashMap<UserId, StateKey>>,
+    known: Mutex<HashMap<UserId, Account>>,
 }
 
 fn failed(error: &UserStoreError) -> KeeperError {
     KeeperError::Store { reason: error.to_string() }
 }
 
-#[async_trait]
-impl StateKeys for SealedKeys {
-    async fn of(&self, owner: &UserId) -> Result<StateKey, KeeperError> {
-        let mut known = self.known.lock().await;
-        if let Some(key) = known.get(owner) {
-            return Ok(key.clone());
-        }
-        let label = Label::from(owner);
-        let damaged = |_| KeeperError::Damaged {
-            reason: "the user's state key does not open: is master.key the one that it was sealed with?"
-                .to_owned(),
-        };
-        let drawn = |error: cocoonbox_core::EntropyError| KeeperError::Store { reason: error.to_string() };
-        let key = loop {
-            if let Some(sealed) = self.users.sealed_state_key(owner).await.map_err(|error| failed(&error))? {
-                break open_state_key(&self.master, &label, &sealed).map_err(damaged)?;
-            }
-            let key = StateKey::generate(self.entropy.as_ref()).map_err(drawn)?;
-            let sealed = seal_state_key(&self.master, &label, &key, self.entropy.as_ref()).map_err(drawn)?;
-            // whoever was first, in whichever process, made the key
-            if self.users.put_sealed_state_key(owner, &sealed, None).await.map_err(|error| failed(&error))? {
-                break key;
-            }
-        };
-        known.insert(owner.clone(), key.clone());
-        Ok(key)
+fn damaged(_: cocoonbox_state::KeyError) -> KeeperError {
+    KeeperError::Damaged {
+        reason: "the user's state key does not open: is master.key the one that it was sealed with?"
+            .to_owned(),
     }
 }
 
+fn drawn(error: cocoonbox_core::EntropyError) -> KeeperError {
+    KeeperError::Store { reason: error.to_string() }
+}
+
+#[async_trait]
+impl StateKeys for SealedKeys {
+    async fn of(&self, owner: &UserId) -> Result<Account, KeeperError> {
+        let mut known = self.known.lock().await;
+        if let Some(account) = known.get(owner) {
+            return Ok(account.clone());
+        }
+        let label = Label::from(owner);
+        let account = loop {
+            if let Some(sealed) = self.users.sealed_state_key(owner).await.map_err(|error| failed(&error))? {
+                break open_account(&self.master, &label, &sealed).map_err(damaged)?;
+            }
+            let key = StateKey::generate(self.entropy.as_ref()).map_err(drawn)?;
+            let account = Account { uid: label.clone(), key };
+            let sealed =
+                seal_account(&self.master, &label, &account, self.entropy.as_ref()).map_err(drawn)?;
+            // whoever was first, in whichever process, made the key
+            if self.users.put_sealed_state_key(owner, &sealed, None).await.map_err(|error| failed(&error))? {
+                break account;
+            }
+        };
+        known.insert(owner.clone(), account.clone());
+        Ok(account)
+    }
+
+    async fn replace(&self, owner: &UserId, account: &Account) -> Result<(), KeeperError> {
+        let mut known = self.known.lock().await;
+        known.remove(owner);
+        let label = Label::from(owner);
+        let sealed = seal_account(&self.master, &label, account, self.entropy.as_ref()).map_err(drawn)?;
+        let before = self.users.sealed_state_key(owner).await.map_err(|error| failed(&error))?;
+        let put = self.users.put_sealed_state_key(owner, &sealed, before.as_deref()).await;
+        if put.map_err(|error| failed(&error))? { Ok(()) } else { Err(KeeperError::Raced) }
+    }
+
+    async fn owners(&self) -> Result<Vec<UserId>, KeeperError> {
+        let mut owners: Vec<UserId> = Vec::new();
+        loop {
+            let page =
+                self.users.users_with_state_keys(owners.last()).await.map_err(|error| failed(&error))?;
+            if page.is_empty() {
+                return Ok(owners);
+            }
+            owners.extend(page);
+        }
+    }
+}
+
+/// Opens where objects are kept.
+fn objects(data: &DataDir, store: &StateStore) -> anyhow::Result<Arc<dyn Objects>> {
+    match store {
+        StateStore::Folder(folder) => {
+            let folder = folder.clone().unwrap_or_else(|| data.join(FOLDER));
+            let objects = FolderObjects::open(&folder);
+            Ok(Arc::new(objects.with_context(|| format!("{} cannot be used", folder.display()))?))
+        }
+        StateStore::S3 { bucket, endpoint, region, key_file } => {
+            let shown = key_file.display();
+            let words = read_secret(key_file)?.with_context(|| format!("{shown} is missing"))?;
+            let words =
+                std::str::from_utf8(&words).ok().map(|text| text.split_whitespace().collect::<Vec<_>>());
+            let Some([id, secret]) = words.as_deref() else {
+                bail!("{shown} does not hold two words: the key id and the secret of the bucket's account");
+            };
+            let secret = S3Secret::new((*secret).to_owned());
+            let mut config = S3Config::new(endpoint.clone(), bucket.clone(), (*id).to_owned(), secret);
+            config.region.clone_from(region);
+            Ok(Arc::new(S3Objects::open(&config).with_context(|| format!("s3://{bucket} cannot be used"))?))
+        }
+    }
+}
+
+/// What a state store is opened with.
+pub(crate) struct Parts<'a> {
+    pub(crate) data: &'a DataDir,
+    pub(crate) store: &'a StateStore,
+    pub(crate) db: &'a Db,
+    pub(crate) users: Arc<dyn StateKeyStore>,
+    pub(crate) call_key: Arc<SigningKey>,
+    pub(crate) clock: &'a Arc<dyn Clock>,
+    pub(crate) entropy: &'a Arc<dyn Entropy>,
+}
+
 /// Opens the state store: the keeper for the engine, and the door for boxes.
-pub(crate) async fn open(
-    data: &DataDir,
-    db: &Db,
-    users: Arc<dyn StateKeyStore>,
-    call_key: Arc<SigningKey>,
-    clock: &Arc<dyn Clock>,
-    entropy: &Arc<dyn Entropy>,
-) -> anyhow::Result<(SealedKeeper, StateDoor)> {
-    let folder = data.join(FOLDER);
-    let objects =
-        FolderObjects::open(&folder).with_context(|| format!("{} cannot be used", folder.display()))?;
-    let objects: Arc<dyn Objects> = Arc::new(objects);
+pub(crate) async fn open(parts: Parts<'_>) -> anyhow::Result<(Arc<SealedKeeper>, StateDoor)> {
+    let Parts { data, store, db, users, call_key, clock, entropy } = parts;
+    let objects = objects(data, store)?;
     let url_key = Key::new(*data.secret_key(DOOR, entropy.as_ref())?);
     let door = StateDoor::new(Arc::clone(&objects), &url_key, Arc::clone(clock));
     let catalog = SqlCatalog::open(db.clone(), clock.now()).await.context("the table of saves")?;
+    rotate::go_on(data, users.as_ref(), entropy.as_ref()).await?;
     let keys = SealedKeys {
         master: Key::new(*data.secret_key(MASTER, entropy.as_ref())?),
         users,
@@ -94,7 +156,7 @@ pub(crate) async fn open(
         Arc::new(catalog),
         Arc::new(keys),
         call_key,
-        Arc::clone(clock),
+        (Arc::clone(clock), Arc::clone(entropy)),
     );
-    Ok((keeper, door))
+    Ok((Arc::new(keeper), door))
 }

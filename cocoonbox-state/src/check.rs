@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use cocoonbox_core::Retry;
 use futures::{StreamExt, stream};
+use tokio::sync::watch;
 
 use crate::manifest::{ReadError, load_chain};
 use crate::object::{ByteRange, Fetch};
@@ -11,7 +12,7 @@ use crate::pack::{GroupPlace, open_group};
 use crate::serve::{blocking, retried};
 use crate::tree::{ChunkTable, TreePath, join};
 use crate::vault::Vault;
-use crate::{BoxKeys, ObjectKey, SaveId};
+use crate::{BoxKeys, ObjectKey, Progress, SaveId};
 
 /// How much a check reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,20 @@ impl Vault {
     /// # Errors
     /// The store is not available; damage is no error, it is what the report names.
     pub async fn check(&self, keys: &BoxKeys, save: &SaveId, depth: Depth) -> Result<CheckReport, ReadError> {
+        self.check_with_progress(keys, save, depth, None).await
+    }
+
+    /// Checks one save; `progress` is told bytes read and in all.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub async fn check_with_progress(
+        &self,
+        keys: &BoxKeys,
+        save: &SaveId,
+        depth: Depth,
+        progress: Option<watch::Sender<Progress>>,
+    ) -> Result<CheckReport, ReadError> {
         let mut report = CheckReport::default();
         let mut table = ChunkTable::default();
         let tree = match load_chain(&*self.objects, keys, save, &mut table).await {
@@ -89,6 +104,8 @@ impl Vault {
             let start = u32::from_le_bytes(byte);
             by_group.retain(|group, _| group.wrapping_add(start).is_multiple_of(one_of.max(1)));
         }
+        let sealed = |group: &u32| u64::from(table.groups[*group as usize].sealed);
+        let mut told = Progress { bytes_total: by_group.keys().map(sealed).sum(), ..Progress::default() };
         let mut reads = stream::iter(by_group)
             .map(|(group, chunks)| {
                 let place = table.groups[group as usize];
@@ -118,6 +135,10 @@ impl Vault {
             let (key, chunks, damage, length) = read?;
             report.groups += 1;
             report.bytes += length as u64;
+            told.bytes = report.bytes;
+            if let Some(progress) = &progress {
+                progress.send_replace(told);
+            }
             if let Some(missing) = damage {
                 lost.extend(chunks.iter().map(|(number, _)| (*number, (key.clone(), missing))));
             }

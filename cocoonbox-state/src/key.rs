@@ -3,19 +3,19 @@
 use std::fmt;
 
 use cocoonbox_core::{Entropy, EntropyError};
-use cocoonbox_seal::{KEY_LENGTH, Key, NONCE_LENGTH, SealError, derive, open, seal};
+use cocoonbox_seal::{KEY_LENGTH, Key, SealError, derive};
 use sha2::{Digest, Sha256};
 
 use crate::codec::{FormatError, Reader, Writer};
 use crate::{ChunkId, Domain, Label, PackId, SaveId};
 
-const SALT: &[u8] = b"cocoonbox-state/v1";
+pub(crate) const SALT: &[u8] = b"cocoonbox-state/v1";
 const TEXT_PREFIX: &str = "cbk1-";
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const CHECKSUM: usize = 3;
 
 cocoonbox_core::secret! {
-    /// A state key in print: `cbk1-` and 56 letters of `[a-z2-7]`, in groups of eight.
+    /// A state key in print: `cbk1-` and 56 letters of `[a-z2-7]`, in groups of eight; an account's has its name before.
     pub struct PrintedKey;
 }
 
@@ -29,6 +29,9 @@ pub enum KeyError {
     /// Letters were mistyped.
     #[error("the state key is mistyped: its checksum does not fit")]
     Checksum,
+    /// The name in the store is missing.
+    #[error("not an account's key: expected the name in the store, a space, and cbk1- with 56 letters")]
+    Account,
     /// A sealed key does not open under this master key for this user.
     #[error("the sealed state key does not open")]
     Sealed(#[source] SealError),
@@ -129,43 +132,19 @@ impl StateKey {
         }
     }
 
+    /// Holds when both are one key; takes the same time whatever they are.
+    pub fn is(&self, other: &Self) -> bool {
+        use subtle::ConstantTimeEq as _;
+        self.0.reveal().ct_eq(other.0.reveal()).into()
+    }
+
+    pub(crate) fn reveal(&self) -> &[u8; KEY_LENGTH] {
+        self.0.reveal()
+    }
+
     pub(crate) fn catalog_key(&self, uid: &Label) -> Key {
         derive(&self.0, SALT, &[b"catalog", uid.as_str().as_bytes()])
     }
-}
-
-/// Seals a user's state key under the keeper's master key: a nonce of 12 bytes, 32 bytes and a tag of 16.
-///
-/// # Errors
-/// As [`Entropy::fill`].
-pub fn seal_state_key(
-    master: &Key,
-    uid: &Label,
-    key: &StateKey,
-    entropy: &dyn Entropy,
-) -> Result<Vec<u8>, EntropyError> {
-    let mut sealed = vec![0; NONCE_LENGTH];
-    entropy.fill(&mut sealed)?;
-    let mut nonce = [0; NONCE_LENGTH];
-    nonce.copy_from_slice(&sealed);
-    let wrapping = derive(master, SALT, &[b"state-key", uid.as_str().as_bytes()]);
-    sealed.extend_from_slice(key.0.reveal());
-    seal(&wrapping, &nonce, uid.as_str().as_bytes(), &mut sealed, NONCE_LENGTH)
-        .expect("32 bytes are not too many");
-    Ok(sealed)
-}
-
-/// Opens what [`seal_state_key`] sealed for this user.
-///
-/// # Errors
-/// [`KeyError::Sealed`].
-pub fn open_state_key(master: &Key, uid: &Label, sealed: &[u8]) -> Result<StateKey, KeyError> {
-    let wrong = KeyError::Sealed(SealError::Forged);
-    let (nonce, rest) = sealed.split_first_chunk::<NONCE_LENGTH>().ok_or(wrong)?;
-    let wrapping = derive(master, SALT, &[b"state-key", uid.as_str().as_bytes()]);
-    let mut plain = rest.to_vec();
-    open(&wrapping, nonce, uid.as_str().as_bytes(), &mut plain).map_err(KeyError::Sealed)?;
-    Ok(StateKey::new(plain.try_into().map_err(|_| wrong)?))
 }
 
 /// The keys of one box in one domain: what a guest is given. Neither the state key nor another domain's or another
@@ -297,18 +276,6 @@ mod tests {
         fn other_texts_are_refused(text in ".{0,80}") {
             prop_assert!(StateKey::import(&text).is_err());
         }
-    }
-
-    #[test]
-    fn a_sealed_key_opens_for_its_user_and_master_alone() -> Result<(), Box<dyn std::error::Error>> {
-        let (master, key) = (Key::new([1; 32]), StateKey::generate(&SystemEntropy)?);
-        let sealed = seal_state_key(&master, &label("anna"), &key, &SeededEntropy::new(1))?;
-        assert_eq!(open_state_key(&master, &label("anna"), &sealed)?.0.reveal(), key.0.reveal());
-        assert!(open_state_key(&master, &label("bert"), &sealed).is_err());
-        assert!(open_state_key(&Key::new([2; 32]), &label("anna"), &sealed).is_err());
-        assert!(open_state_key(&master, &label("anna"), &sealed[1..]).is_err());
-        assert!(open_state_key(&master, &label("anna"), b"").is_err());
-        Ok(())
     }
 
     #[test]

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod account;
 mod browse;
 mod cache;
 mod catalog;
@@ -23,6 +24,7 @@ mod serve;
 mod tree;
 mod vault;
 
+pub use account::{Account, open_account, seal_account};
 pub use browse::{Browser, EntryKind, LinkTarget, SavedEntry};
 pub use cache::decode_cache;
 #[cfg(any(test, feature = "testkit"))]
@@ -37,7 +39,7 @@ pub use codec::FormatError;
 #[cfg(feature = "testkit")]
 pub use crash::{CRASH_POINTS, arm_crash_point};
 pub use id::{ChunkId, Domain, Label, NameError, ObjectKey, ObjectKind, PackId, Prefix, RootHash, SaveId};
-pub use key::{BoxKeys, KeyError, PrintedKey, StateKey, open_state_key, seal_state_key};
+pub use key::{BoxKeys, KeyError, PrintedKey, StateKey};
 pub use manifest::{
     CHAIN_MAX, ManifestSummary, ReadError, SaveRecord, SaveStats, SegmentSummary, decode_index,
     decode_segment,

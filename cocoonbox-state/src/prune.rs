@@ -71,6 +71,13 @@ pub struct PrunePlan {
     pub bytes: u64,
 }
 
+impl PrunePlan {
+    /// Holds when there is nothing to do.
+    pub const fn is_empty(&self) -> bool {
+        self.forget.is_empty() && self.packs.is_empty() && self.manifests.is_empty()
+    }
+}
+
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]

@@ -1,5 +1,5 @@
 //! The `cocoonbox` command: hands argv, environment and streams to the library that knows the verbs, and serves
-//! `up`, `doctor` and `config` itself.
+//! `up`, `doctor`, `config` and `rotate-master-key` itself.
 
 mod config;
 mod doctor;
@@ -81,6 +81,9 @@ fn execute(runtime: &Runtime, cli: Cli, environment: &Environment) -> anyhow::Re
             Outcome::Exit(status) => Ok(status),
             Outcome::Up(args, global) => up::run(&args, &global, environment).await.map(|()| exit::DONE),
             Outcome::Config(args, global) => config::run(&args, &global, environment, &mut stdout),
+            Outcome::RotateMasterKey(args, global) => {
+                up::rotate_master_key(&args, &global, environment, &mut stdout).await.map(|()| exit::DONE)
+            }
             Outcome::Doctor(args, global) => doctor::run(args, &global, environment, &mut stdout).await,
         }
     })

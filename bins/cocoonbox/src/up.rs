@@ -52,6 +52,23 @@ pub(crate) async fn run(args: &UpArgs, global: &Global, environment: &Environmen
     cocoonbox_server::run(config, tell, stop).await
 }
 
+/// Gives a server that is stopped another master key.
+pub(crate) async fn rotate_master_key(
+    args: &UpArgs,
+    global: &Global,
+    environment: &Environment,
+    out: &mut dyn std::io::Write,
+) -> anyhow::Result<()> {
+    let config = ServerConfig::read(&settings(args, environment)?, args)?;
+    let sealed = cocoonbox_server::rotate_master_key(&config).await?;
+    if global.json {
+        writeln!(out, "{}", json!({ "sealed_anew": sealed }))?;
+    } else {
+        writeln!(out, "the master key is another one; {sealed} users' state keys are sealed under it")?;
+    }
+    Ok(())
+}
+
 /// Gives the command line of this user the token of the user that was made.
 fn remember(
     address: SocketAddr,

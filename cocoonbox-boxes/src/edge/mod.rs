@@ -23,7 +23,7 @@ pub use relay::Pool;
 pub use serve::{MAX_CONNECTIONS, Patience, serve};
 pub use share::MAX_USER_CONNECTIONS;
 
-use crate::Engine;
+use crate::{Engine, StateCare};
 
 /// What an edge is made of.
 #[derive(Debug)]
@@ -39,6 +39,8 @@ pub struct Edge {
     pub clock: Arc<dyn Clock>,
     /// The relay's connections; the engine's before-sleep hook closes them.
     pub pool: Arc<Pool>,
+    /// Who looks after saves; nobody without a state store.
+    pub care: Option<Arc<dyn StateCare>>,
 }
 
 impl Edge {
@@ -50,17 +52,26 @@ impl Edge {
         clock: Arc<dyn Clock>,
         pool: Arc<Pool>,
     ) -> Self {
-        Self { engine, authenticate, key, clock, pool }
+        Self { engine, authenticate, key, clock, pool, care: None }
     }
 
-    /// Returns the routes of the edge: `Boxes` and the relay behind a token, health and reflection open, and `open`,
+    /// Has saves looked after by `care`.
+    pub fn with_care(mut self, care: Arc<dyn StateCare>) -> Self {
+        self.care = Some(care);
+        self
+    }
+
+    /// Returns the routes of the edge: `Boxes`, `State` and the relay behind a token, health and reflection open, and `open`,
     /// services that check their callers themselves.
     ///
     /// # Errors
     /// The descriptors compiled in cannot be served: a fault of the build.
     pub async fn router(self, open: Routes) -> Result<Router, tonic_reflection::server::Error> {
         let relay = Arc::new(relay::Relay::new(Arc::clone(&self.engine), self.key, self.clock, self.pool));
-        let boxes = Routes::new(crate::grpc::service(Arc::clone(&self.engine))).prepare().into_axum_router();
+        let boxes = Routes::new(crate::grpc::service(Arc::clone(&self.engine)))
+            .add_service(crate::grpc::state_service(Arc::clone(&self.engine), self.care))
+            .prepare()
+            .into_axum_router();
         let guarded = boxes
             .merge(
                 Router::new()
@@ -71,7 +82,9 @@ impl Edge {
             .layer(from_fn_with_state(self.authenticate, authenticate::require_caller));
 
         let (health, health_service) = tonic_health::server::health_reporter();
-        health.set_service_status("cocoonbox.control.v1.Boxes", tonic_health::ServingStatus::Serving).await;
+        for service in ["cocoonbox.control.v1.Boxes", "cocoonbox.control.v1.State"] {
+            health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
+        }
         let reflection = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(DESCRIPTORS)

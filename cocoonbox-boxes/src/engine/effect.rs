@@ -8,7 +8,7 @@ use cocoonbox_core::backend::{
     Memory, SandboxId,
 };
 use cocoonbox_core::machine::{BoxRecord, Command, Effect, FailureKind, Fresh, Look, SeenClaim};
-use cocoonbox_core::{BoxId, OperationId, TenantName, WakeId};
+use cocoonbox_core::{BoxId, ImageName, OperationId, TenantName, WakeId};
 use cocoonbox_wire::identity::Identity;
 
 use super::Inner;
@@ -48,6 +48,9 @@ impl Inner {
             Effect::Restart { sandbox, wake_id } => {
                 let restarted = self.restart(record, &sandbox, &wake_id).await;
                 restarted.map(|()| Command::Woke { operation: operation.clone(), memory: Memory::Lost })
+            }
+            Effect::Rebase { sandbox, wake_id, image } => {
+                self.rebase(record, &operation, &sandbox, &wake_id, image).await
             }
             Effect::Wake { sandbox, wake_id } => {
                 let woke = self.wake(record, &sandbox, &wake_id).await;
@@ -119,12 +122,30 @@ impl Inner {
             self.wake(record, &seen.id, wake_id).await?;
             return Ok(seen.id);
         }
+        let sandbox = self.claim_new(record, &record.image, wake_id).await?;
+        if record.last_saved_at.is_some() && self.keeper().is_ok() {
+            // a box that was saved does not run without what it had
+            if let Err(error) = self.bring_back(record, operation, &sandbox, wake_id, "").await {
+                self.release(&sandbox).await?;
+                return Err(error);
+            }
+        }
+        Ok(sandbox)
+    }
+
+    /// Claims a sandbox for a box, whether it has one or not.
+    pub(super) async fn claim_new(
+        &self,
+        record: &BoxRecord,
+        image: &ImageName,
+        wake_id: &WakeId,
+    ) -> Result<SandboxId, EngineError> {
         let tenant = TenantName::from(&record.owner);
         if let Some(tenants) = self.backend.tenants() {
             let cap = record.limits.max_boxes.map_or(ADMIN_CLAIMS, |most| most.saturating_add(1));
             tenants.put_tenant(&tenant, cap).await.map_err(EngineError::Backend)?;
         }
-        let mut request = ClaimRequest::new(ClaimRef::from(&record.id), record.image.clone())
+        let mut request = ClaimRequest::new(ClaimRef::from(&record.id), image.clone())
             .with_tenant(tenant)
             .with_size(self.config.size)
             .with_doors(Doors::Bound)
@@ -132,15 +153,7 @@ impl Inner {
         for file in self.host_files(record, wake_id)? {
             request = request.with_host_file(file);
         }
-        let sandbox = self.backend.claim(request).await.map_err(EngineError::Backend)?.id;
-        if record.last_saved_at.is_some() && self.keeper().is_ok() {
-            // a box that was saved does not run without what it had
-            if let Err(error) = self.bring_back(record, operation, &sandbox, wake_id).await {
-                self.release(&sandbox).await?;
-                return Err(error);
-            }
-        }
-        Ok(sandbox)
+        Ok(self.backend.claim(request).await.map_err(EngineError::Backend)?.id)
     }
 
     pub(super) async fn wake(
@@ -195,7 +208,7 @@ impl Inner {
 }
 
 /// Says why an effect failed, by what a person may do next.
-fn blame(error: &EngineError) -> (FailureKind, String) {
+pub(super) fn blame(error: &EngineError) -> (FailureKind, String) {
     let backend = match error {
         EngineError::Backend(backend) => backend,
         EngineError::Keeper(KeeperError::NotFound { .. } | KeeperError::Invalid { .. }) => {

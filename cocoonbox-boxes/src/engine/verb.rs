@@ -213,7 +213,7 @@ impl Engine {
         key: Option<IdempotencyKey>,
     ) -> Result<Started, EngineError> {
         if hint.is_empty() || confirm == Confirm::No {
-            return Err(EngineError::Unconfirmed);
+            return Err(EngineError::Unconfirmed { what: "deleting a box ends everything in it" });
         }
         let request = format!("delete {hint}");
         self.on_one(owner, hint, key, request, |fresh, _| Ok(Command::Delete { operation: fresh.operation }))

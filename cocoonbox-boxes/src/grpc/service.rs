@@ -54,7 +54,7 @@ impl Boxes {
     }
 }
 
-fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
+pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     let none = || Status::unauthenticated("this call needs a valid token: sign in first");
     request.extensions().get::<Caller>().cloned().ok_or_else(none)
 }
@@ -81,10 +81,6 @@ fn page_size(asked: i32) -> Result<usize, Status> {
 fn page_token() -> Status {
     Status::invalid_argument("page_token: use the next_page_token of the page before, or nothing")
 }
-
-const NO_REBASE: EngineError = EngineError::Unsupported {
-    what: "this version does not move boxes to another image: save this one, make another, and restore the save there",
-};
 
 type EventStream = Pin<Box<dyn Stream<Item = Result<wire::OperationEvent, Status>> + Send>>;
 
@@ -245,8 +241,14 @@ impl BoxesService for Boxes {
         &self,
         request: Request<wire::RebaseRequest>,
     ) -> Result<Response<wire::OperationReply>, Status> {
-        caller(&request)?;
-        Err(NO_REBASE.into())
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let image = optional::<ImageName>("image", &request.image)?;
+        let key = IdempotencyKey::optional(&request.idempotency_key)?;
+        let confirm = if request.confirm { Confirm::Yes } else { Confirm::No };
+        let started =
+            self.engine.rebase(&caller.user, caller.limits, &request.r#box, image, confirm, key).await?;
+        self.reply(&caller, started, request.wait).await
     }
 
     async fn rename(&self, request: Request<wire::RenameRequest>) -> Result<Response<wire::Box>, Status> {

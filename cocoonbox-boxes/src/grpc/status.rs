@@ -18,7 +18,9 @@ impl From<EngineError> for Status {
             }
             EngineError::NameTaken { .. } | EngineError::KeyReused => Code::AlreadyExists,
             EngineError::TooManyBoxes { .. } | EngineError::TooManyRunning { .. } => Code::ResourceExhausted,
-            EngineError::WrongState { .. } | EngineError::Unconfirmed => Code::FailedPrecondition,
+            EngineError::WrongState { .. }
+            | EngineError::Unconfirmed { .. }
+            | EngineError::Keeper(KeeperError::Held { .. }) => Code::FailedPrecondition,
             EngineError::OperationFailed { kind, .. } => match kind {
                 FailureKind::Interrupted | FailureKind::GaveWay => Code::Aborted,
                 FailureKind::Invalid => Code::InvalidArgument,

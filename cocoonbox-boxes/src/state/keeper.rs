@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cocoonbox_core::machine::Bytes;
-use cocoonbox_core::{BoxId, Clock, Retry, UserId};
+use cocoonbox_core::{BoxId, Clock, Entropy, Retry, UserId};
 use cocoonbox_state::{
-    BoxKeys, Browser, Catalog, CatalogError, CommitError, CommitRefusal, Domain, EntryKind, Fetch, Keep,
-    Label, Ledger, Objects, PreparedSave, PreparedWire, Presign, ReadError, SaveEntry, SaveId, TreePath,
-    commit, pack_view,
+    Account, BoxKeys, Browser, Catalog, CatalogError, CommitError, CommitRefusal, Domain, EntryKind, Fetch,
+    Keep, Label, Ledger, Objects, PreparedSave, PreparedWire, Presign, ReadError, SaveEntry, SaveId,
+    TreePath, commit, pack_view,
 };
 use cocoonbox_wire::agent::v1 as wire;
 use cocoonbox_wire::agent::v1::state_request::Message as Tell;
@@ -24,12 +24,13 @@ use crate::keeper::{Guest, KeeperError, RestoreInfo, SaveInfo, SaveReason, Saved
 
 /// Saves boxes into a store of objects, sealed by their agents.
 pub struct SealedKeeper {
-    objects: Arc<dyn Objects>,
+    pub(super) objects: Arc<dyn Objects>,
     presign: Arc<dyn Presign>,
-    catalog: Arc<dyn Catalog>,
-    keys: Arc<dyn StateKeys>,
+    pub(super) catalog: Arc<dyn Catalog>,
+    pub(super) keys: Arc<dyn StateKeys>,
     call_key: Arc<SigningKey>,
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) entropy: Arc<dyn Entropy>,
 }
 
 impl fmt::Debug for SealedKeeper {
@@ -46,18 +47,21 @@ impl SealedKeeper {
         catalog: Arc<dyn Catalog>,
         keys: Arc<dyn StateKeys>,
         call_key: Arc<SigningKey>,
-        clock: Arc<dyn Clock>,
+        (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
     ) -> Self {
-        Self { objects, presign, catalog, keys, call_key, clock }
+        Self { objects, presign, catalog, keys, call_key, clock, entropy }
     }
 
     fn way(&self) -> Way<'_> {
         Way { presign: &*self.presign, call_key: &self.call_key, clock: &self.clock }
     }
 
-    async fn opened(&self, owner: &UserId, box_id: &BoxId) -> Result<(BoxKeys, Ledger), KeeperError> {
-        let uid = Label::from(owner);
-        let key = self.keys.of(owner).await?;
+    pub(super) async fn opened(
+        &self,
+        owner: &UserId,
+        box_id: &BoxId,
+    ) -> Result<(BoxKeys, Ledger), KeeperError> {
+        let Account { uid, key } = self.keys.of(owner).await?;
         let (ledger, _) = self.catalog.load(&uid).await.map_err(catalog)?;
         let label = Label::from(box_id);
         let domain = ledger.boxes.get(&label).map_or_else(Domain::user, |known| known.domain.clone());
@@ -65,7 +69,7 @@ impl SealedKeeper {
     }
 
     /// Finds a box's save by its id, or the newest that no restore made of what it replaced.
-    fn pick(ledger: &Ledger, keys: &BoxKeys, save: &str) -> Result<SaveId, KeeperError> {
+    pub(super) fn pick(ledger: &Ledger, keys: &BoxKeys, save: &str) -> Result<SaveId, KeeperError> {
         let none = |what: String| KeeperError::NotFound { what };
         if save.is_empty() {
             let own = ledger.saves(keys.box_label()).filter(|entry| entry.keep != Some(Keep::BeforeRestore));
@@ -84,7 +88,7 @@ impl SealedKeeper {
     ) -> Result<SaveEntry, KeeperError> {
         let (owner, box_id) = (guest.owner.clone(), guest.box_id.clone());
         let (keys, ledger) = self.opened(&owner, &box_id).await?;
-        let key = self.keys.of(&owner).await?;
+        let Account { key, .. } = self.keys.of(&owner).await?;
         let view = pack_view(&*self.objects, &ledger, keys.uid(), keys.domain()).await.map_err(store)?;
         let mut scope = Scope::of(&keys, true);
         let mut neighbours = Vec::new();
@@ -127,7 +131,7 @@ fn misbehaved() -> KeeperError {
     KeeperError::Guest { reason: "it said what it must not".to_owned() }
 }
 
-fn catalog(error: CatalogError) -> KeeperError {
+pub(super) fn catalog(error: CatalogError) -> KeeperError {
     chained(&error)
 }
 
@@ -135,7 +139,7 @@ fn store(error: cocoonbox_state::ObjectError) -> KeeperError {
     chained(&error)
 }
 
-fn chained(error: &(dyn std::error::Error + 'static)) -> KeeperError {
+pub(super) fn chained(error: &(dyn std::error::Error + 'static)) -> KeeperError {
     KeeperError::Store { reason: crate::engine::text(error) }
 }
 
@@ -147,7 +151,7 @@ fn committed(error: CommitError) -> KeeperError {
     }
 }
 
-fn read(error: ReadError) -> KeeperError {
+pub(super) fn read(error: ReadError) -> KeeperError {
     match &error {
         ReadError::NoSuchPath { .. } => KeeperError::NotFound { what: "such path in that save".to_owned() },
         ReadError::WrongKind { .. } => {
@@ -187,7 +191,11 @@ impl StateKeeper for SealedKeeper {
         reason: SaveReason,
         progress: watch::Sender<Bytes>,
     ) -> Result<SaveInfo, KeeperError> {
-        let keep = (reason == SaveReason::Restore).then_some(Keep::BeforeRestore);
+        let keep = match reason {
+            SaveReason::Restore => Some(Keep::BeforeRestore),
+            SaveReason::Upgrade => Some(Keep::BeforeUpgrade),
+            SaveReason::Asked | SaveReason::Sleep => None,
+        };
         self.try_save(guest, keep, &progress).await.map(|entry| info(&entry))
     }
 
@@ -229,7 +237,8 @@ impl StateKeeper for SealedKeeper {
     }
 
     async fn saves(&self, owner: &UserId, box_id: &BoxId) -> Result<Vec<SaveInfo>, KeeperError> {
-        let (ledger, _) = self.catalog.load(&Label::from(owner)).await.map_err(catalog)?;
+        let Account { uid, .. } = self.keys.of(owner).await?;
+        let (ledger, _) = self.catalog.load(&uid).await.map_err(catalog)?;
         let mut saves: Vec<SaveInfo> = ledger.saves(&Label::from(box_id)).map(info).collect();
         saves.reverse();
         Ok(saves)
@@ -275,7 +284,7 @@ impl StateKeeper for SealedKeeper {
     }
 
     async fn forget(&self, owner: &UserId, box_id: &BoxId) -> Result<(), KeeperError> {
-        let (uid, label) = (Label::from(owner), Label::from(box_id));
+        let (Account { uid, .. }, label) = (self.keys.of(owner).await?, Label::from(box_id));
         for _ in 0..8 {
             let (mut ledger, revision) = self.catalog.load(&uid).await.map_err(catalog)?;
             if !ledger.forget_box(&label) {

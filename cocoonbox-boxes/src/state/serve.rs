@@ -1,10 +1,11 @@
 //! One call of `cocoonbox.agent.v1.State`, and what it needs of the runtime.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cocoonbox_core::Clock;
 use cocoonbox_core::machine::Bytes;
+use cocoonbox_core::{Clock, Timestamp, UserId};
 use cocoonbox_state::{Presign, URL_LIFETIME_MAX};
 use cocoonbox_wire::agent::v1::state_client::StateClient;
 use cocoonbox_wire::agent::v1::state_request::Message as Tell;
@@ -16,11 +17,12 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
 use super::grant::{Scope, Wanted};
-use crate::{Guest, KeeperError};
+use crate::{Guest, KeeperError, StateCare};
 
 /// How long an agent may say nothing at all.
 const SILENCE: Duration = Duration::from_mins(10);
@@ -30,6 +32,68 @@ const CONNECT: Duration = Duration::from_secs(20);
 /// Runs `work` where it holds nothing up; none when it broke down.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
+}
+
+/// Does `work`, and tells `tell` of each step it reports meanwhile.
+pub(super) async fn told<P: Clone, T>(
+    work: impl Future<Output = T>,
+    mut heard: watch::Receiver<P>,
+    tell: impl Fn(&P),
+) -> T {
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            changed = heard.changed() => match changed {
+                Ok(()) => tell(&heard.borrow_and_update()),
+                Err(_) => return work.await,
+            },
+        }
+    }
+}
+
+/// How often a user's saves are pruned, and how long after a failure, or after the start, it is tried.
+const PRUNE_EVERY: Duration = Duration::from_hours(24);
+const PRUNE_SOON: Duration = Duration::from_mins(20);
+/// How often it is looked whose turn it is.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
+
+/// Prunes every user's saves once a day, and deletes what a prune marked once it may go, until `shutdown` fires.
+pub async fn look_after(care: Arc<dyn StateCare>, clock: Arc<dyn Clock>, shutdown: CancellationToken) {
+    let mut due: BTreeMap<UserId, Timestamp> = BTreeMap::new();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        let owners = match care.owners().await {
+            Ok(owners) => owners,
+            Err(error) => {
+                tracing::warn!(%error, "nobody's saves are pruned now");
+                continue;
+            }
+        };
+        for owner in owners {
+            let now = clock.now();
+            let at = *due.entry(owner.clone()).or_insert_with(|| now.plus(PRUNE_SOON));
+            if at > now {
+                continue;
+            }
+            // one that is broken off is gone on with by the next server
+            let pruned = tokio::select! {
+                () = shutdown.cancelled() => return,
+                pruned = care.prune(&owner) => pruned,
+            };
+            let next = match pruned {
+                Ok(info) => info.sweep_at.unwrap_or_else(|| clock.now().plus(PRUNE_EVERY)),
+                Err(error) => {
+                    tracing::warn!(%owner, %error, "a user's saves are not pruned now");
+                    clock.now().plus(PRUNE_SOON)
+                }
+            };
+            due.insert(owner, next);
+        }
+    }
 }
 
 /// Which call.

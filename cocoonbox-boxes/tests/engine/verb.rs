@@ -255,7 +255,7 @@ async fn a_delete_is_named_and_confirmed_and_leaves_nothing() {
     for (hint, confirm) in [("", Confirm::Yes), ("main", Confirm::No)] {
         assert!(matches!(
             world.engine.delete(&ana, hint, confirm, None).await,
-            Err(EngineError::Unconfirmed)
+            Err(EngineError::Unconfirmed { .. })
         ));
     }
     let started = world.engine.delete(&ana, "main", Confirm::Yes, Some(key("k"))).await.unwrap();

@@ -116,6 +116,40 @@ Examples:
   cocoonbox browse /home/user
   cocoonbox browse --box scratch --save 3f2a9c0d5e6b7a81920c4d5e6f708192 /workspace")]
     Browse(BrowseArgs),
+    /// Read a save and name what is damaged
+    #[command(after_long_help = "\
+Every part of the save is fetched, opened and compared with its id; --sample 20
+reads one part of twenty, other ones each time. Damage ends with status 1 and
+names the files that it hits; other saves may still have them.
+
+Examples:
+  cocoonbox check                               the newest save of your first box
+  cocoonbox check --box scratch --save 3f2a9c0d5e6b7a81920c4d5e6f708192 --sample 20")]
+    Check(CheckArgs),
+    /// Take out what no save needs
+    #[command(after_long_help = "\
+Kept are all saves of the last day, then the newest of each of 14 days and of
+each of 8 weeks, each box's newest, and those before an upgrade or a restore.
+The rest is forgotten, and what no save needs is marked and deleted half an hour
+later. The server does so by itself once a day.
+
+Examples:
+  cocoonbox prune --dry-run                     what would go
+  cocoonbox prune")]
+    Prune(PruneArgs),
+    /// Print or take in the key to your saves
+    #[command(subcommand)]
+    StateKey(StateKeyVerb),
+    /// Give the server's master key another value; the server must be stopped
+    #[command(after_long_help = "\
+The master key (master.key in the data folder) seals each user's state key. All of
+them are sealed anew under the new one; saves stay as they are. An interrupted
+rotation is gone on with by the next one, and by the next `cocoonbox up`. Servers
+that share a database share the master key: stop all, then copy the new file.
+
+Example:
+  cocoonbox rotate-master-key --data /srv/cocoonbox")]
+    RotateMasterKey(UpArgs),
     /// Check what this machine, and nodes elsewhere, can do for boxes
     #[command(after_long_help = "\
 Each \"no\" comes with its reason and what to do about it. Nodes are those that
@@ -151,6 +185,33 @@ Examples:
     },
     /// Print the version
     Version,
+}
+
+/// Verbs on the key to one's saves.
+#[derive(Debug, Subcommand)]
+#[non_exhaustive]
+pub enum StateKeyVerb {
+    /// Print the key: with it and the store every save of yours can be read
+    #[command(after_long_help = "\
+Keep it where the server is not: should its data folder be lost, a new server over
+the same store finds your saves by it.
+
+Example:
+  cocoonbox state-key export > state-key.txt && chmod 600 state-key.txt")]
+    Export {
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Take a key of another server over the same store in, from standard input
+    #[command(after_long_help = "\
+Your saves are found by it, and each box that has some stands among your boxes: the
+first `box ensure` of one brings its newest save back. The other server must not
+use the store any more.
+
+Example:
+  cocoonbox state-key import < state-key.txt")]
+    Import,
 }
 
 /// Verbs on settings.
@@ -215,6 +276,17 @@ Examples:
     Hibernate(HibernateArgs),
     /// Give a box another name
     Rename(RenameArgs),
+    /// Move a box to another image and keep its state
+    #[command(after_long_help = "\
+Its programs end, it is saved, and a sandbox of the new image starts with that save.
+Home and workspace come along; what was installed elsewhere does not. Should the
+new image not start, the box goes on with the old one. It asks first; --yes answers
+beforehand.
+
+Examples:
+  cocoonbox box upgrade                         your first box, to the server's image
+  cocoonbox box upgrade scratch --image work:2 --yes")]
+    Upgrade(UpgradeArgs),
     /// End a box and everything in it
     #[command(after_long_help = "\
 It asks first, by name; --yes answers beforehand. Without a terminal and
@@ -329,6 +401,45 @@ pub struct RestoreArgs {
     pub paths: Vec<OsString>,
 }
 
+/// `check`.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct CheckArgs {
+    /// A box's name or id [default: your first box]
+    #[arg(long = "box", value_name = "BOX")]
+    pub name: Option<BoxRef>,
+    /// Which save [default: the newest]
+    #[arg(long, value_name = "ID")]
+    pub save: Option<String>,
+    /// Read one of so many parts
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub sample: u32,
+}
+
+/// `prune`.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct PruneArgs {
+    /// Show what would go, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `box upgrade`.
+#[derive(Debug, Args)]
+#[non_exhaustive]
+pub struct UpgradeArgs {
+    /// A box's name or id [default: your first box]
+    #[arg(value_name = "BOX")]
+    pub name: Option<BoxRef>,
+    /// Its new image [default: the server's for new boxes]
+    #[arg(long)]
+    pub image: Option<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
 /// `browse`.
 #[derive(Debug, Args)]
 #[non_exhaustive]
@@ -408,6 +519,18 @@ pub struct UpArgs {
     /// The file with a node's token (mode 0600): one for all nodes, or one for each in their order
     #[arg(long, value_name = "FILE")]
     pub node_token_file: Vec<PathBuf>,
+    /// Where saves are kept: a folder, or s3://BUCKET [default: the folder state in the data folder]
+    #[arg(long, value_name = "PLACE")]
+    pub state_store: Option<String>,
+    /// The server of an s3:// store, such as https://s3.example.org [default: Amazon's of the region]
+    #[arg(long, value_name = "URL")]
+    pub state_store_endpoint: Option<String>,
+    /// The region of an s3:// store [default: us-east-1]
+    #[arg(long, value_name = "NAME")]
+    pub state_store_region: Option<String>,
+    /// The file (mode 0600) with the account of an s3:// store: key id and secret, in two words
+    #[arg(long, value_name = "FILE")]
+    pub state_store_key_file: Option<PathBuf>,
     /// Print a new one-use sign-in link for user admin (10 minutes)
     #[arg(long)]
     pub new_link: bool,

@@ -18,14 +18,16 @@ mod terminfo;
 mod verb;
 
 pub use args::{
-    BoxVerb, Cli, ConfigVerb, CpArgs, CreateArgs, DoctorArgs, Global, HibernateArgs, LoginArgs, NamedArgs,
-    RenameArgs, RmArgs, ScheduleArgs, UpArgs, Verb,
+    BoxVerb, CheckArgs, Cli, ConfigVerb, CpArgs, CreateArgs, DoctorArgs, Global, HibernateArgs, LoginArgs,
+    NamedArgs, PruneArgs, RenameArgs, RmArgs, ScheduleArgs, StateKeyVerb, UpArgs, UpgradeArgs, Verb,
 };
 pub use environment::{Environment, Io};
 pub use error::{CliError, exit};
 pub use parse::{Parsed, parse};
 pub use render::{plain, report};
 pub use rsh_args::{RshArgs, RshCommand, RshError, TtyWish};
-pub use setting::{FileError, Layer, NodeSetting, ServerConfig, Setting, SettingError, Settings, nodes};
+pub use setting::{
+    FileError, Layer, NodeSetting, ServerConfig, Setting, SettingError, Settings, StateStore, nodes,
+};
 pub use terminal::{RawMode, Tty};
 pub use verb::{Outcome, run};

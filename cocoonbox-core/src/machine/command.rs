@@ -90,6 +90,15 @@ pub enum Command {
         /// What the owner may have.
         limits: Limits,
     },
+    /// A box of another server is taken in: its saves were found. Without a record, too.
+    Adopt {
+        /// The box.
+        new: NewBox,
+        /// When its newest save was made.
+        saved_at: Timestamp,
+        /// What the owner may have.
+        limits: Limits,
+    },
     /// The person, or a call, wants the box running.
     Ensure {
         /// Names to use.
@@ -142,6 +151,13 @@ pub enum Command {
         /// The operation's id.
         operation: OperationId,
     },
+    /// The person moves the box to another image; its state stays.
+    Rebase {
+        /// Which image.
+        image: ImageName,
+        /// Names to use.
+        fresh: Fresh,
+    },
     /// A client call uses the box.
     Used,
     /// A minute went by.
@@ -170,6 +186,24 @@ pub enum Command {
     GiveWay {
         /// The sleep.
         operation: OperationId,
+    },
+    /// A sandbox of another image holds the box's state and answers.
+    Rebased {
+        /// For this operation.
+        operation: OperationId,
+        /// The backend's name for it.
+        sandbox: SandboxId,
+        /// Its image.
+        image: ImageName,
+    },
+    /// The box could not be moved to another image; its sandbox runs, started anew.
+    NotRebased {
+        /// Of this operation.
+        operation: OperationId,
+        /// What kind of failure.
+        kind: FailureKind,
+        /// In words.
+        reason: String,
     },
     /// The sandbox was claimed and answers.
     Claimed {
@@ -315,6 +349,15 @@ pub enum Effect {
         sandbox: SandboxId,
         /// The wake's name.
         wake_id: WakeId,
+    },
+    /// Start the sandbox anew, save it, and bring the save into a new sandbox of another image, which runs in the wake.
+    Rebase {
+        /// The one that the box has.
+        sandbox: SandboxId,
+        /// The wake's name.
+        wake_id: WakeId,
+        /// The image of the new one.
+        image: ImageName,
     },
     /// Release the sandbox and whatever else carries the box's reference.
     Release {

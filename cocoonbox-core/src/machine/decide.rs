@@ -1,10 +1,10 @@
 use super::settle::{Blame, settle};
 use super::{
-    BoxRecord, BoxState, Bytes, Cause, Command, Decision, Effect, FailureKind, Fresh, Limits, Look,
+    BoxRecord, BoxState, Bytes, Cause, Command, Decision, Effect, FailureKind, Fresh, Limits, Look, NewBox,
     OperationEvent, Pending, Phase, Refusal, SleepRules, Tally, Verb, Write,
 };
 use crate::backend::{HibernateTo, Memory, SandboxId};
-use crate::{OperationId, Timestamp, WakeId};
+use crate::{ImageName, OperationId, Timestamp, WakeId};
 
 /// Decides what `command` does to a box.
 ///
@@ -14,33 +14,26 @@ pub fn decide(record: Option<&BoxRecord>, command: Command, now: Timestamp) -> R
     if let Command::Create { new, fresh, tally, limits } = command {
         admit_box(tally, limits)?;
         admit_running(tally, limits)?;
-        let record = BoxRecord {
-            id: new.id,
-            owner: new.owner,
-            name: new.name,
-            image: new.image,
-            state: BoxState::Absent,
-            memory: None,
-            sandbox: None,
-            wake_id: None,
-            pending: None,
-            failure: None,
-            unsettled: false,
-            away: false,
-            created_at: now,
-            last_used_at: Some(now),
-            last_saved_at: None,
-            woke_at: None,
-            hibernated_at: None,
-            schedule: None,
-            sleep_at: None,
-            limits,
-        };
+        let record = first(new, limits, now);
         return Ok(Decision { admits: true, ..start(record, Verb::Create, Cause::Person, &fresh, now) });
+    }
+    if let Command::Adopt { new, saved_at, limits } = command {
+        return Ok(match record {
+            Some(_) => Decision::nothing(),
+            None => Decision::put(BoxRecord {
+                state: BoxState::Failed,
+                failure: Some(
+                    "it has no sandbox here yet: ensure it to bring its newest save back".to_owned(),
+                ),
+                last_saved_at: Some(saved_at),
+                last_used_at: None,
+                ..first(new, limits, now)
+            }),
+        });
     }
     let record = record.ok_or(Refusal::Absent)?;
     match command {
-        Command::Create { .. } => unreachable!("handled above"),
+        Command::Create { .. } | Command::Adopt { .. } => unreachable!("handled above"),
         Command::Ensure { fresh, tally, limits } => ensure(record, &fresh, tally, limits, now),
         Command::Hibernate { to, operation } => hibernate(record, to, operation, now),
         Command::Rename { name } => Ok(Decision::put(BoxRecord { name, ..record.clone() })),
@@ -70,6 +63,20 @@ pub fn decide(record: Option<&BoxRecord>, command: Command, now: Timestamp) -> R
             let effect = |sandbox, wake_id| Effect::RestoreFiles { sandbox, wake_id, save, paths };
             let told = "restoring files of";
             at_work(record, operation, Verb::RestoreFiles, Phase::RestoringFiles, told, now, effect)
+        }
+        Command::Rebase { image, fresh } => rebase(record, image, &fresh, now),
+        Command::Rebased { operation, sandbox, image } => {
+            pending(record, &operation)?;
+            let old = record.sandbox.clone().filter(|old| *old != sandbox);
+            let next = BoxRecord { sandbox: Some(sandbox), image, ..record.clone() };
+            let mut decision = run(next, Some(Memory::Lost), now);
+            decision.effects.extend(old.map(|sandbox| Effect::ReleaseStray { sandbox }));
+            Ok(decision)
+        }
+        Command::NotRebased { operation, kind, reason } => {
+            pending(record, &operation)?;
+            let next = BoxRecord { state: BoxState::Running, memory: Some(Memory::Lost), ..record.clone() };
+            Ok(fail(next, kind, reason, now))
         }
         Command::Used => Ok(Decision::put(BoxRecord { last_used_at: Some(now), ..record.clone() })),
         Command::Tick { rules, held, used_at, next_at, tally, fresh } => {
@@ -152,6 +159,32 @@ pub fn decide(record: Option<&BoxRecord>, command: Command, now: Timestamp) -> R
     }
 }
 
+/// Makes the record of a box that nothing was done for yet.
+fn first(new: NewBox, limits: Limits, now: Timestamp) -> BoxRecord {
+    BoxRecord {
+        id: new.id,
+        owner: new.owner,
+        name: new.name,
+        image: new.image,
+        state: BoxState::Absent,
+        memory: None,
+        sandbox: None,
+        wake_id: None,
+        pending: None,
+        failure: None,
+        unsettled: false,
+        away: false,
+        created_at: now,
+        last_used_at: Some(now),
+        last_saved_at: None,
+        woke_at: None,
+        hibernated_at: None,
+        schedule: None,
+        sleep_at: None,
+        limits,
+    }
+}
+
 fn free(record: &BoxRecord) -> Result<(), Refusal> {
     match &record.pending {
         Some(pending) => Err(Refusal::Busy { operation: pending.operation.clone() }),
@@ -197,6 +230,20 @@ fn at_work(
     decision.events.push(event(&mut next, phase, message, now));
     decision.effects.push(effect);
     decision.write = Write::Put(Box::new(next));
+    Ok(decision)
+}
+
+/// Begins to move a running box to another image. Nobody uses it meanwhile: what is written after the save would be lost.
+fn rebase(record: &BoxRecord, image: ImageName, fresh: &Fresh, now: Timestamp) -> Result<Decision, Refusal> {
+    let wake_id = fresh.wake.clone();
+    let effect = |sandbox, _| Effect::Rebase { sandbox, wake_id, image: image.clone() };
+    let told = format!("moving to image {image}:");
+    let operation = fresh.operation.clone();
+    let mut decision = at_work(record, operation, Verb::Rebase, Phase::Saving, &told, now, effect)?;
+    if let Write::Put(next) = &mut decision.write {
+        next.state = BoxState::Starting;
+        next.wake_id = Some(fresh.wake.clone());
+    }
     Ok(decision)
 }
 

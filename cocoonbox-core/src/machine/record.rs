@@ -69,6 +69,8 @@ pub enum Verb {
     Restore,
     /// Puts some files of a save back beside what the box has.
     RestoreFiles,
+    /// Moves the box to another image.
+    Rebase,
 }
 
 impl Verb {

@@ -1,6 +1,6 @@
 //! The machine against a model backend: random verbs, and every way in which a step can be cut off.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -97,7 +97,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..6_usize, any::<bool>()).prop_map(|(pick, disk)| Step::Hibernate { pick, disk }),
         1 => (0..6_usize).prop_map(|pick| Step::Delete { pick }),
         1 => (0..6_usize).prop_map(|pick| Step::Schedule { pick }),
-        3 => (0..6_usize, prop_oneof![Just(Verb::Save), Just(Verb::Restore), Just(Verb::RestoreFiles)])
+        3 => (0..6_usize, prop_oneof![Just(Verb::Save), Just(Verb::Restore), Just(Verb::RestoreFiles), Just(Verb::Rebase)])
             .prop_map(|(pick, verb)| Step::Keep { pick, verb }),
         2 => (1..30_u64, any::<bool>()).prop_map(|(minutes, held)| Step::Tick { minutes, held }),
         1 => Just(Step::Settle),
@@ -186,7 +186,10 @@ impl World {
 
     fn command(&mut self, id: &BoxId, command: Command) -> Check {
         let before = self.records.get(id).cloned();
+        let moved =
+            if let Command::Rebased { sandbox, .. } = &command { Some(sandbox.clone()) } else { None };
         let Ok(decision) = (self.decider)(before.as_ref(), command, self.now) else { return Ok(()) };
+        self.files.extend(moved.map(|sandbox| (id.clone(), sandbox)));
         self.write(id, decision)
     }
 
@@ -259,6 +262,7 @@ impl World {
             | Effect::Save { sandbox, .. }
             | Effect::Stage { sandbox, .. }
             | Effect::RestoreFiles { sandbox, .. }
+            | Effect::Rebase { sandbox, .. }
                 if !known(self, sandbox) =>
             {
                 Some(self.failed(id, operation, false))
@@ -280,6 +284,21 @@ impl World {
             Effect::RestoreFiles { .. } => {
                 let message = "restored".to_owned();
                 Some(Command::FilesRestored { operation, message, bytes: Bytes::default() })
+            }
+            Effect::Rebase { sandbox, wake_id, image } => {
+                self.claims.get_mut(sandbox).unwrap().state = ClaimState::Hibernated { memory: Memory::Lost };
+                self.wake(sandbox, wake_id);
+                if *image == ImageName::host() {
+                    let (kind, reason) = (FailureKind::UnknownImage, "no such image".to_owned());
+                    return Some(Command::NotRebased { operation, kind, reason });
+                }
+                self.made += 1;
+                let new: SandboxId = format!("sb_{:04}", self.made).parse().unwrap();
+                let owner = self.records.get(id)?.owner.clone();
+                let held =
+                    Held { of: id.clone(), owner, state: ClaimState::Running, identity: wake_id.clone() };
+                self.claims.insert(new.clone(), held);
+                Some(Command::Rebased { operation, sandbox: new, image: image.clone() })
             }
             Effect::Restart { sandbox, wake_id } => {
                 self.claims.get_mut(sandbox).unwrap().state = ClaimState::Hibernated { memory: Memory::Lost };
@@ -421,6 +440,10 @@ impl World {
                 let command = match verb {
                     Verb::Save => Command::Save { operation },
                     Verb::Restore => Command::Restore { save, operation },
+                    Verb::Rebase => {
+                        let image = if self.made.is_multiple_of(3) { "host" } else { "other:2" };
+                        Command::Rebase { image: image.parse().unwrap(), fresh: self.fresh() }
+                    }
                     _ => Command::RestoreFiles { save, paths: vec![b"/workspace/a".to_vec()], operation },
                 };
                 self.command(&id, command)
@@ -484,7 +507,9 @@ impl World {
             }
             let running =
                 self.claims.values().filter(|held| held.owner == *owner && held.state == ClaimState::Running);
-            if running.count() > 2 {
+            // a box that moves to another image has its old sandbox until the new one holds its files
+            let running: BTreeSet<&BoxId> = running.map(|held| &held.of).collect();
+            if running.len() > 2 {
                 return Err("more sandboxes run than may".to_owned());
             }
         }

@@ -1,8 +1,10 @@
 //! What runs beside the calls: the only place of the backend that spawns, waits and looks at a watch.
 
+use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -11,6 +13,7 @@ use cocoonbox_core::backend::{BackendError, SandboxId};
 use tokio::io::unix::AsyncFd;
 
 use super::Inner;
+use super::disk;
 use super::error::unavailable;
 use super::journal::Process;
 use super::registry::Entry;
@@ -129,6 +132,20 @@ pub(super) fn moment() {
     std::thread::sleep(Duration::from_millis(2));
 }
 
+/// Takes a box's lock; nothing when somebody else keeps it for longer than a second.
+///
+/// Who looks whether it is free holds it for a moment, and longer where a program is started just then: what is forked
+/// shares the lock until it runs.
+pub(crate) fn lock_soon(path: &Path) -> io::Result<Option<File>> {
+    for _ in 0..500 {
+        if let Some(lock) = disk::lock(path)? {
+            return Ok(Some(lock));
+        }
+        moment();
+    }
+    Ok(None)
+}
+
 /// Does what the pools need whenever they may need something.
 pub(super) fn fill_pools(inner: &Arc<Inner>) -> Filling {
     let (inner, refill) = (Arc::downgrade(inner), Arc::clone(&inner.refill));
@@ -175,5 +192,24 @@ pub(super) struct DoorsHandle(tokio::task::JoinHandle<()>);
 impl Drop for DoorsHandle {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_held_for_a_moment_is_waited_for() -> io::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("lock");
+        let held = disk::lock(&path)?.expect("it is free");
+        let looker = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(held);
+        });
+        assert!(lock_soon(&path)?.is_some());
+        assert!(looker.join().is_ok());
+        Ok(())
     }
 }

@@ -244,7 +244,7 @@ fn prepare(
     }
     let places = Places::of(directory);
     let work = move || -> io::Result<Prepared> {
-        let lock = disk::lock(&places.lock)?
+        let lock = serve::lock_soon(&places.lock)?
             .ok_or_else(|| io::Error::other("processes of an earlier start still hold the box's lock"))?;
         volume::attach(directory)?;
         let map = record.uid.and(inner.map.as_deref());

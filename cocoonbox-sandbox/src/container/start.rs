@@ -206,7 +206,7 @@ type Prepared = (Handoff, Option<std::os::unix::net::UnixListener>);
 
 fn prepare(directory: &Path, record: &Record) -> io::Result<Prepared> {
     let places = Places::of(directory);
-    let lock = disk::lock(&places.lock)?
+    let lock = crate::bwrap::serve::lock_soon(&places.lock)?
         .ok_or_else(|| io::Error::other("processes of an earlier start still hold the box's lock"))?;
     for path in [&places.home, &places.workspace] {
         // a guest that locked itself out is let in again, or its box would never start

@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 use super::render::{plain, table};
 use super::{Environment, UpArgs};
 pub use file::FileError;
-pub use server::{NodeSetting, ServerConfig, nodes};
+pub use server::{NodeSetting, ServerConfig, StateStore, nodes};
 
 /// The keys of `api.yaml`, with the defaults of those that have one.
-const KEYS: [(&str, Option<&str>); 15] = [
+const KEYS: [(&str, Option<&str>); 19] = [
     ("listen", Some("127.0.0.1:7420")),
     ("backend", Some("auto")),
     ("docker_socket", None),
@@ -39,6 +39,10 @@ const KEYS: [(&str, Option<&str>); 15] = [
     ("warm", Some("1")),
     ("node", None),
     ("node_token_file", None),
+    ("state_store", None),
+    ("state_store_endpoint", None),
+    ("state_store_region", Some("us-east-1")),
+    ("state_store_key_file", None),
 ];
 
 /// The setting that cannot stand in `api.yaml`, because it says where that is.
@@ -283,6 +287,10 @@ fn words(flags: &UpArgs, key: &str) -> Option<OsString> {
         "warm" => number(flags.warm),
         "node" => joined(flags.node.iter().map(AsRef::as_ref)),
         "node_token_file" => joined(flags.node_token_file.iter().map(AsRef::as_ref)),
+        "state_store" => flags.state_store.clone().map(Into::into),
+        "state_store_endpoint" => flags.state_store_endpoint.clone().map(Into::into),
+        "state_store_region" => flags.state_store_region.clone().map(Into::into),
+        "state_store_key_file" => flags.state_store_key_file.clone().map(Into::into),
         _ => None,
     }
 }

@@ -19,6 +19,25 @@ pub struct NodeSetting {
     pub token_file: Option<PathBuf>,
 }
 
+/// Where saves are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a folder or a bucket")]
+pub enum StateStore {
+    /// A folder; none is the one in the data directory.
+    Folder(Option<PathBuf>),
+    /// A bucket of a server that speaks S3.
+    S3 {
+        /// The bucket.
+        bucket: String,
+        /// The server's URL.
+        endpoint: String,
+        /// The region.
+        region: String,
+        /// The file with the account: key id and secret, in two words.
+        key_file: PathBuf,
+    },
+}
+
 /// What a server is told, after all layers are read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -53,6 +72,8 @@ pub struct ServerConfig {
     pub warm: u32,
     /// The nodes that keep the boxes; none: this machine does.
     pub nodes: Vec<NodeSetting>,
+    /// Where saves are kept.
+    pub state_store: StateStore,
     /// Whether to make a new sign-in link for the administrator.
     pub new_link: bool,
 }
@@ -107,9 +128,45 @@ impl ServerConfig {
             agent,
             warm: count("warm")?,
             nodes,
+            state_store: state_store(settings)?,
             new_link: flags.new_link,
         })
     }
+}
+
+/// Reads where saves are kept.
+///
+/// # Errors
+/// A bucket without the file of its account, or words that are neither folder nor bucket.
+fn state_store(settings: &Settings) -> Result<StateStore, SettingError> {
+    const WANTED: &str = "a folder, or s3://BUCKET (3 to 63 of a-z, 0-9, . and -)";
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-');
+    let bucket = |text: &str| match text.strip_prefix("s3://").map(|bucket| bucket.trim_end_matches('/')) {
+        None if text.is_empty() || text.contains("://") => None,
+        None => Some(None),
+        Some(bucket) => {
+            ((3..=63).contains(&bucket.len()) && bucket.bytes().all(good)).then(|| Some(bucket.to_owned()))
+        }
+    };
+    let setting = settings.get("state_store");
+    let Some(bucket) = setting.read(WANTED, bucket)?.flatten() else {
+        return Ok(StateStore::Folder(setting.value.as_ref().map(PathBuf::from)));
+    };
+    let web = |text: &str| {
+        let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"))?;
+        (!rest.is_empty() && !rest.contains('@')).then(|| text.trim_end_matches('/').to_owned())
+    };
+    let region = settings.get("state_store_region").read("one word", |text| Some(text.to_owned()))?;
+    let region = region.unwrap_or_default();
+    let endpoint = settings.get("state_store_endpoint").read("https://HOST, without a name in it", web)?;
+    let wanted = "--state-store-key-file FILE: key id and secret of the bucket's account, in two words";
+    let key_file = settings.get("state_store_key_file").value.as_ref().map(PathBuf::from);
+    Ok(StateStore::S3 {
+        bucket,
+        endpoint: endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com")),
+        region,
+        key_file: key_file.ok_or(SettingError::Missing { key: "state_store_key_file", wanted })?,
+    })
 }
 
 /// Reads the nodes: addresses divided by commas, and one token file for all of them or one for each.

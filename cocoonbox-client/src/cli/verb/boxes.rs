@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::args::{BoxVerb, Global, RmArgs, ScheduleArgs};
+use super::super::args::{BoxVerb, Global, RmArgs, ScheduleArgs, UpgradeArgs};
 use super::super::environment::{Environment, Io};
 use super::super::error::CliError;
 use super::super::render::{plain, table, time};
@@ -49,6 +49,7 @@ pub(super) async fn run(
             }
             print(io, &format!("box {} is now {}\n", args.name, plain(&renamed.name)))
         }
+        BoxVerb::Upgrade(args) => upgrade(&client, &args, global, io).await,
         BoxVerb::Rm(args) => remove(&client, &args, global, io).await,
         BoxVerb::Schedule(args) => schedule(&client, args, global, io).await,
         BoxVerb::Usage => usage(&client, global, io).await,
@@ -130,6 +131,44 @@ fn show(found: &control::Box, global: &Global, io: &mut Io<'_>) -> Result<(), Cl
     print_table(io, &rows)
 }
 
+/// Asks the person; holds when they type `word`.
+pub(super) async fn agrees(io: &mut Io<'_>, asked: &str, word: &str) -> bool {
+    let _ = write!(io.stderr, "{asked}").and_then(|()| io.stderr.flush());
+    let answer = serve::unless_interrupted(read_line(io)).await;
+    matches!(&answer, Some(Ok(line)) if line.reveal().trim() == word)
+}
+
+async fn upgrade(
+    client: &Client,
+    args: &UpgradeArgs,
+    global: &Global,
+    io: &mut Io<'_>,
+) -> Result<(), CliError> {
+    let found = client.show_box(args.name.as_ref()).await?;
+    let name = plain(&found.name);
+    let exact: BoxRef = found.id.parse().map_err(|_| {
+        let hint = Some("`cocoonbox box ensure` makes your first box");
+        CliError::Refused { message: "there is no box to upgrade".to_owned(), hint }
+    })?;
+    if !args.yes {
+        if io.terminal.is_none() {
+            return Err(CliError::Refused {
+                message: format!("box {name} was not upgraded: nobody is here to ask"),
+                hint: Some("--yes upgrades it without asking"),
+            });
+        }
+        let image = plain(args.image.as_deref().unwrap_or(&found.latest_image));
+        let asked = format!(
+            "This ends the programs of box {name} and moves it to image {image}. Type yes to go on: "
+        );
+        if !agrees(io, &asked, "yes").await {
+            return Err(CliError::Refused { message: format!("box {name} was not upgraded"), hint: None });
+        }
+    }
+    let reply = client.rebase_box(&exact, args.image.as_deref(), &idempotency_key()).await?;
+    finish(client, &reply, global, io).await
+}
+
 async fn remove(client: &Client, args: &RmArgs, global: &Global, io: &mut Io<'_>) -> Result<(), CliError> {
     let found = client.show_box(Some(&args.name)).await?;
     if !args.yes {
@@ -139,20 +178,10 @@ async fn remove(client: &Client, args: &RmArgs, global: &Global, io: &mut Io<'_>
                 hint: Some("--yes ends it without asking"),
             });
         }
-        let _ = write!(
-            io.stderr,
-            "This ends box {} ({}) and everything in it. Type its name to go on: ",
-            plain(&found.name),
-            plain(&found.id)
-        )
-        .and_then(|()| io.stderr.flush());
-        let answer = serve::unless_interrupted(read_line(io)).await;
-        let agreed = matches!(&answer, Some(Ok(line)) if line.reveal().trim() == found.name);
-        if !agreed {
-            return Err(CliError::Refused {
-                message: format!("box {} was not ended", plain(&found.name)),
-                hint: None,
-            });
+        let (name, id) = (plain(&found.name), plain(&found.id));
+        let asked = format!("This ends box {name} ({id}) and everything in it. Type its name to go on: ");
+        if !agrees(io, &asked, &found.name).await {
+            return Err(CliError::Refused { message: format!("box {name} was not ended"), hint: None });
         }
     }
     // the box that was shown is the one that ends, whatever is renamed meanwhile

@@ -2,6 +2,7 @@
 
 mod account;
 mod boxes;
+mod care;
 mod cp;
 mod rsh;
 mod serve;
@@ -32,6 +33,8 @@ pub enum Outcome {
     Doctor(DoctorArgs, Global),
     /// Show a server's settings.
     Config(UpArgs, Global),
+    /// Give a server that is stopped another master key.
+    RotateMasterKey(UpArgs, Global),
 }
 
 /// Does what the command line says; errors are written to `io.stderr` and become the status.
@@ -41,6 +44,7 @@ pub async fn run(cli: Cli, environment: &Environment, io: &mut Io<'_>) -> Outcom
         Verb::Up(args) => return Outcome::Up(args, global),
         Verb::Doctor(args) => return Outcome::Doctor(args, global),
         Verb::Config(ConfigVerb::Show(args)) => return Outcome::Config(args, global),
+        Verb::RotateMasterKey(args) => return Outcome::RotateMasterKey(args, global),
         Verb::Rsh(words) => {
             let args = words.parsed.map_or_else(|| RshArgs::parse(&words.words), Ok);
             return Outcome::Exit(rsh::run(args, &global, environment, io).await);
@@ -53,6 +57,9 @@ pub async fn run(cli: Cli, environment: &Environment, io: &mut Io<'_>) -> Outcom
         Verb::Saves(args) => state::saves(&args, &global, environment, io).await,
         Verb::Restore(args) => state::restore(args, &global, environment, io).await,
         Verb::Browse(args) => state::browse(&args, &global, environment, io).await,
+        Verb::Check(args) => care::check(&args, &global, environment, io).await,
+        Verb::Prune(args) => care::prune(&args, &global, environment, io).await,
+        Verb::StateKey(verb) => care::state_key(verb, &global, environment, io).await,
         Verb::Cp(args) => cp::run(&args, &global, environment, io).await,
         Verb::Completion { shell } => completion(shell, io),
         Verb::Version => version(&global, io),
