@@ -235,28 +235,23 @@ impl Browser {
     }
 }
 
-/// Numbers files with several names anew: in a part of a tree there may be fewer, and another one is the first.
+/// Numbers what has several names anew: in a part of a tree there may be fewer, and another one is the first.
 fn relink(keys: &BoxKeys, listings: &mut [Listing]) {
     let mut names: HashMap<u64, (u32, u64)> = HashMap::new();
     for listing in listings.iter() {
         for entry in &listing.entries {
-            if let Node::File(file) = &entry.node
-                && file.link != 0
-            {
+            if entry.link != 0 {
                 let number = || link_number(keys, &join(&listing.path, &entry.name));
-                names.entry(file.link).or_insert_with(|| (0, number())).0 += 1;
+                names.entry(entry.link).or_insert_with(|| (0, number())).0 += 1;
             }
         }
     }
     for entry in listings.iter_mut().flat_map(|listing| &mut listing.entries) {
-        if let Node::File(file) = &mut entry.node {
-            file.link =
-                names.get(&file.link).map_or(0, |(count, number)| if *count > 1 { *number } else { 0 });
-        }
+        entry.link = names.get(&entry.link).map_or(0, |(count, number)| if *count > 1 { *number } else { 0 });
     }
 }
 
-/// Returns the number that all names of one file have: it follows from the first of them.
+/// Returns the number that all names of one file, symlink or pipe have: it follows from the first of them.
 pub(crate) fn link_number(keys: &BoxKeys, first: &[u8]) -> u64 {
     let hash = keys.tree_hasher().update(first).finalize();
     hash.as_bytes().first_chunk().map_or(1, |bytes| u64::from_le_bytes(*bytes)) | 1

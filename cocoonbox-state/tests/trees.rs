@@ -223,8 +223,15 @@ async fn saves_and_restores(rounds: &[Vec<Edit>]) -> Outcome {
     Ok(())
 }
 
+/// A few cases; `PROPTEST_CASES` asks for more.
+fn few() -> ProptestConfig {
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    let default = ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::default() };
+    if asked { default } else { ProptestConfig { cases: 24, ..default } }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(few())]
     #[test]
     fn random_trees_restore_equal(rounds in prop::collection::vec(prop::collection::vec(edit(), 0..25), 1..4)) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -272,4 +279,59 @@ async fn a_part_of_a_save_is_listed_read_and_restored() -> Outcome {
     let left = fs::read_dir(target.join("a"))?.count() + fs::read_dir(target.join("z/y"))?.count();
     assert_eq!(left, 2, "nothing is left of the staging");
     Ok(())
+}
+
+#[tokio::test]
+async fn names_of_one_symlink_and_of_one_pipe_stay_names_of_one() -> Outcome {
+    let work = tempfile::tempdir()?;
+    let source = work.path().join("source");
+    fs::create_dir_all(source.join("a"))?;
+    fs::create_dir_all(source.join("b"))?;
+    apply(&source, &Edit::Symlink(b"a/link".to_vec(), b"nowhere".to_vec()));
+    apply(&source, &Edit::Fifo(b"b/pipe".to_vec()));
+    // so much that the next save is a delta
+    for number in 0..400_u32 {
+        apply(&source, &Edit::Write(format!("c/{number}").into_bytes(), 40, number.into()));
+    }
+    let (vault, keys, _) = vault();
+    let options = || {
+        let mut options = SaveOptions::new(vec![Root::whole(&source)]);
+        options.cache = Some(work.path().join("cache"));
+        options
+    };
+    let restored = async |saved: &cocoonbox_state::PreparedSave, name: &str| -> Outcome {
+        let target = work.path().join(name);
+        let proof = vault.restore(&keys, &saved.id, &target, &RestoreOptions::default()).await?;
+        assert_eq!((proof.root_hash, proof.files), (Some(saved.root_hash), saved.record.stats.files));
+        looks_the_same(&source, &target)?;
+        // once more into what is there, as after a restore that broke off
+        fs::remove_file(target.join("b/link")).or_else(|_| fs::remove_file(target.join("b/pipe")))?;
+        vault.restore(&keys, &saved.id, &target, &RestoreOptions::default()).await?;
+        looks_the_same(&source, &target)
+    };
+    let alone = vault.save(&keys, options(), None).await?;
+    restored(&alone, "alone").await?;
+
+    apply(&source, &Edit::Link(b"b/link".to_vec(), b"a/link".to_vec()));
+    apply(&source, &Edit::Link(b"a/pipe".to_vec(), b"b/pipe".to_vec()));
+    apply(&source, &Edit::Link(b"b/pipe too".to_vec(), b"b/pipe".to_vec()));
+    let twice = vault.save(&keys, options(), None).await?;
+    assert!(twice.delta);
+    assert_eq!(twice.root_hash, hash_tree(&keys, &options()).await?);
+    restored(&twice, "twice").await?;
+
+    // one of the names alone, and a folder with one name of the link and two of the pipe
+    let target = work.path().join("part");
+    let paths = [TreePath::parse(b"a/link")?, TreePath::parse(b"b")?];
+    vault.restore_paths(&keys, &twice.id, &paths, &target, &RestoreOptions::default()).await?;
+    assert_eq!(fs::read_link(target.join("a/link"))?, Path::new("../x/nowhere"));
+    let names = |name: &str| target.join(name).symlink_metadata().map(|meta| meta.nlink());
+    assert_eq!((names("a/link")?, names("b/link")?, names("b/pipe")?), (1, 1, 2));
+
+    // the same content under names of their own is another tree
+    fs::remove_file(source.join("b/link"))?;
+    apply(&source, &Edit::Symlink(b"b/link".to_vec(), b"nowhere".to_vec()));
+    let apart = vault.save(&keys, options(), None).await?;
+    assert_ne!(apart.root_hash, twice.root_hash);
+    restored(&apart, "apart").await
 }

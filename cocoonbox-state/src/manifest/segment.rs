@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn file(size: u64) -> Node {
-        Node::File(FileNode { size, link: 0, content: Content::One(0) })
+        Node::File(FileNode { size, content: Content::One(0) })
     }
 
     #[test]
@@ -267,6 +267,23 @@ mod tests {
         }
         for size in [0, 49, 51, u64::MAX] {
             assert!(decode_segment(&segment(b"a", b"b", file(size))).is_err(), "{size}");
+        }
+    }
+
+    #[test]
+    fn other_names_are_read_for_files_symlinks_and_pipes_alone() {
+        for (node, linkable) in [
+            (file(50), true),
+            (Node::Symlink(b"x"[..].into()), true),
+            (Node::Fifo, true),
+            (Node::Folder, false),
+            (Node::Passage, false),
+        ] {
+            let entry = Entry { name: b"b"[..].into(), node, link: 7, ..Entry::default() };
+            let mut writer = Writer::default();
+            entry.write(&mut writer, |chunk| chunk, false);
+            let read = Entry::read(&mut Reader::new(&writer.0, "it"), false, |_| Some(50), false);
+            assert_eq!(read.is_ok_and(|read| read == entry), linkable, "{entry:?}");
         }
     }
 

@@ -8,6 +8,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::plan::Link;
 use crate::scan::{OwnerMap, open_beneath, proc_path, set_attributes};
 use crate::tree::{Content, Entry, Meta, Node, Tree};
 
@@ -130,7 +131,8 @@ fn finish(
     Ok(futimens(file, &times(&entry.meta))?)
 }
 
-/// Makes all folders, links and pipes; what is there from a restore that broke off stays.
+/// Makes all folders, symlinks and pipes, each name for itself; a folder that is there from a restore that broke off
+/// stays.
 pub(crate) fn make_folders(target: BorrowedFd<'_>, tree: &Tree, owners: &OwnerMap) -> io::Result<()> {
     for listing in &tree.listings {
         let folder = open_beneath(target, &listing.path, OFlags::PATH | OFlags::DIRECTORY)?;
@@ -190,22 +192,17 @@ fn remove(folder: &OwnedFd, name: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Gives written files their other names.
-pub(crate) fn link_files(
-    target: BorrowedFd<'_>,
-    tree: &Tree,
-    files: &[FileTask],
-    links: &[(u32, u32, u32)],
-) -> io::Result<()> {
+/// Gives what is made its other names.
+pub(crate) fn link_names(target: BorrowedFd<'_>, tree: &Tree, links: &[Link]) -> io::Result<()> {
     let open = |listing: u32| {
         open_beneath(target, &tree.listings[listing as usize].path, OFlags::PATH | OFlags::DIRECTORY)
     };
-    for (file, listing, place) in links {
-        let leader = &files[*file as usize];
-        let (from, to) = (open(leader.listing)?, open(*listing)?);
-        let name = |listing: u32, place: u32| &tree.listings[listing as usize].entries[place as usize].name;
-        let (old, new) = (name(leader.listing, leader.place), name(*listing, *place));
+    for link in links {
+        let (from, to) = (open(link.made.0)?, open(link.name.0)?);
+        let name = |at: (u32, u32)| &tree.listings[at.0 as usize].entries[at.1 as usize].name;
+        let (old, new) = (name(link.made), name(link.name));
         remove(&to, new)?;
+        // without following: a symlink itself is what gets another name
         linkat(&from, &**old, &to, &**new, AtFlags::empty())?;
     }
     Ok(())

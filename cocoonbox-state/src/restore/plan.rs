@@ -19,13 +19,22 @@ pub(crate) struct GroupTask {
     pub(crate) uses: Vec<Use>,
 }
 
+/// A name of what is made under another one; each is a listing and an entry in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) made: (u32, u32),
+    pub(crate) name: (u32, u32),
+}
+
 /// All that a restore writes, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) files: Vec<FileTask>,
     pub(crate) groups: Vec<GroupTask>,
-    /// Names of files that are written under another name: the file, and the name's listing and entry.
-    pub(crate) links: Vec<(u32, u32, u32)>,
+    /// Other names of what is made under one already.
+    pub(crate) links: Vec<Link>,
+    /// How many of them are files'.
+    pub(crate) linked_files: u64,
     pub(crate) bytes: u64,
 }
 
@@ -71,20 +80,22 @@ impl Plan {
             .map(|(index, listing)| (rank(&listing.path), index as u32))
             .collect();
         order.sort_unstable();
-        let mut leaders: HashMap<u64, u32> = HashMap::new();
+        let mut made: HashMap<u64, (u32, u32)> = HashMap::new();
         let mut by_group: HashMap<u32, u32> = HashMap::new();
         for (_, index) in order {
             let listing = &tree.listings[index as usize];
             for (place, entry) in listing.entries.iter().enumerate() {
-                let Node::File(file) = &entry.node else { continue };
-                let number = plan.files.len() as u32;
-                if file.link != 0 {
-                    let leader = *leaders.entry(file.link).or_insert(number);
-                    if leader != number {
-                        plan.links.push((leader, index, place as u32));
+                if entry.link != 0 {
+                    let name = (index, place as u32);
+                    let made = *made.entry(entry.link).or_insert(name);
+                    if made != name {
+                        plan.links.push(Link { made, name });
+                        plan.linked_files += u64::from(matches!(entry.node, Node::File(_)));
                         continue;
                     }
                 }
+                let Node::File(file) = &entry.node else { continue };
+                let number = plan.files.len() as u32;
                 let spans = spans(&file.content, table);
                 plan.files.push(FileTask::new(index, place as u32, spans.len() as u32));
                 for (chunk, at) in spans {

@@ -29,7 +29,7 @@ pub(crate) struct Found {
     pub(crate) root: usize,
     /// Entries to be read, by their place in the listing.
     pub(crate) reads: Vec<u32>,
-    /// Files with several names: place, device, inode.
+    /// What has several names: place, device, inode.
     pub(crate) links: Vec<(u32, u64, u64)>,
 }
 
@@ -197,6 +197,7 @@ impl<'a> Walk<'a> {
         let file_stat = FileStat::from(stat);
         entry.stamp =
             Stamp { inode: file_stat.inode, seconds: file_stat.changed.0, nanos: file_stat.changed.1 };
+        let place = found.listing.entries.len() as u32;
         let attributes = |entry: &Entry, record: &mut SaveRecord| match known {
             Some(known) => Ok(known.attributes.clone()),
             None => {
@@ -205,22 +206,15 @@ impl<'a> Walk<'a> {
         };
         match kind {
             FileType::RegularFile => {
-                let place = found.listing.entries.len() as u32;
                 if let Some(known) = known.filter(|known| usable(known)) {
                     entry.attributes.clone_from(&known.attributes);
                     entry.node = known.node.clone();
-                    if let Node::File(file) = &mut entry.node {
-                        file.link = 0;
-                    }
                 } else {
                     if self.scan.file_attributes {
                         entry.attributes = attributes(&entry, record)?;
                     }
                     entry.node = Node::File(FileNode { size: file_stat.size, ..FileNode::default() });
                     found.reads.push(place);
-                }
-                if stat.st_nlink > 1 {
-                    found.links.push((place, stat.st_dev, stat.st_ino));
                 }
             }
             FileType::Directory => {
@@ -236,6 +230,9 @@ impl<'a> Walk<'a> {
                 entry.node = Node::Fifo;
             }
             _ => return Ok(()),
+        }
+        if stat.st_nlink > 1 && kind != FileType::Directory {
+            found.links.push((place, stat.st_dev, stat.st_ino));
         }
         found.listing.entries.push(entry);
         Ok(())

@@ -161,7 +161,7 @@ fn merge(record: &mut SaveRecord, other: SaveRecord) {
 
 type Place = (u32, u32);
 
-/// Finds files with several names: the first is read, the others follow it.
+/// Finds what has several names: the first is read, the others follow it.
 fn link(keys: &BoxKeys, found: &mut [Found]) -> Vec<(Place, Place)> {
     let mut groups: HashMap<(u64, u64), Vec<Place>> = HashMap::new();
     for (listing, folder) in found.iter().enumerate() {
@@ -177,11 +177,11 @@ fn link(keys: &BoxKeys, found: &mut [Found]) -> Vec<(Place, Place)> {
         let number = link_number(keys, &path);
         for (listing, place) in &names {
             let folder = &mut found[*listing as usize];
-            if let Node::File(file) = &mut folder.listing.entries[*place as usize].node {
-                file.link = number;
-            }
+            folder.listing.entries[*place as usize].link = number;
             if (*listing, *place) != first {
-                folder.reads.retain(|read| read != place);
+                if let Ok(at) = folder.reads.binary_search(place) {
+                    folder.reads.remove(at);
+                }
                 followers.push((first, (*listing, *place)));
             }
         }

@@ -22,7 +22,7 @@ use crate::manifest::{ReadError, load_chain};
 use crate::object::{ByteRange, Fetch, ObjectError};
 use crate::pack::open_group;
 use crate::restore::{
-    FileWriter, GroupTask, Plan, RestoreError, RestoreOptions, Restored, Verify, finish_folders, link_files,
+    FileWriter, GroupTask, Plan, RestoreError, RestoreOptions, Restored, Verify, finish_folders, link_names,
     make_folders,
 };
 use crate::save::Progress;
@@ -309,7 +309,7 @@ async fn write_tree(
     let prepared = blocking(move || Ok(prepare(keys, tree, table, &target, owners)));
     let shared = Arc::new(prepared.await.map_err(RestoreError::of)??);
     if let Some(progress) = &options.progress {
-        let files = (shared.plan.files.len() + shared.plan.links.len()) as u64;
+        let files = shared.plan.files.len() as u64 + shared.plan.linked_files;
         progress.send_replace(Progress {
             files_total: files,
             bytes_total: shared.plan.bytes,
@@ -384,7 +384,7 @@ async fn write_tree(
     blocking(move || {
         crash_point("restore: before folders are finished");
         let target = finished.target.as_fd();
-        link_files(target, &finished.tree, &finished.plan.files, &finished.plan.links)?;
+        link_names(target, &finished.tree, &finished.plan.links)?;
         finish_folders(target, &finished.tree, &finished.owners)
     })
     .await
@@ -476,7 +476,7 @@ fn restored(save: &SaveId, root_hash: Option<crate::RootHash>, shared: &Shared, 
     Restored {
         save: *save,
         root_hash,
-        files: shared.files.load(Ordering::Relaxed) + shared.plan.links.len() as u64,
+        files: shared.files.load(Ordering::Relaxed) + shared.plan.linked_files,
         bytes: shared.bytes.load(Ordering::Relaxed),
         resumed: shared.there.iter().filter(|there| there.load(Ordering::Relaxed)).count() as u64,
         fetched,

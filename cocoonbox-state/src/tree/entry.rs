@@ -47,8 +47,6 @@ pub(crate) struct ManyChunks {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct FileNode {
     pub(crate) size: u64,
-    /// The same number for all names of one file; 0 when it has one.
-    pub(crate) link: u64,
     pub(crate) content: Content,
 }
 
@@ -77,20 +75,23 @@ pub(crate) struct Entry {
     pub(crate) meta: Meta,
     pub(crate) attributes: Box<[Attribute]>,
     pub(crate) node: Node,
+    /// The same number for all names of one file, symlink or pipe; 0 when it has one, and for folders.
+    pub(crate) link: u64,
     pub(crate) stamp: Stamp,
 }
 
 impl PartialEq for Entry {
     /// The stamp is this machine's alone.
     fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-            && self.meta == other.meta
-            && self.attributes == other.attributes
-            && self.node == other.node
+        self.name == other.name && self.link == other.link && self.is_same_but_for_name(other)
     }
 }
 
 impl Entry {
+    pub(crate) fn is_same_but_for_name(&self, other: &Self) -> bool {
+        self.meta == other.meta && self.attributes == other.attributes && self.node == other.node
+    }
+
     pub(crate) const fn is_folder(&self) -> bool {
         matches!(self.node, Node::Folder | Node::Passage)
     }
@@ -113,13 +114,14 @@ impl Entry {
 
     /// Writes all that a hash covers but the content.
     pub(crate) fn write_head(&self, writer: &mut Writer) {
-        let (kind, link, many) = match &self.node {
-            Node::File(file) => (0, file.link != 0, matches!(file.content, Content::Many(_))),
-            Node::Folder => (1, false, false),
-            Node::Symlink(_) => (2, false, false),
-            Node::Fifo => (3, false, false),
-            Node::Passage => (4, false, false),
+        let (kind, many) = match &self.node {
+            Node::File(file) => (0, matches!(file.content, Content::Many(_))),
+            Node::Folder => (1, false),
+            Node::Symlink(_) => (2, false),
+            Node::Fifo => (3, false),
+            Node::Passage => (4, false),
         };
+        let link = self.link != 0;
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         writer.bytes(&self.name);
         writer.byte(kind | flag(!self.attributes.is_empty(), 0x10) | flag(link, 0x20) | flag(many, 0x40));
@@ -136,14 +138,12 @@ impl Entry {
             }
         }
         match &self.node {
-            Node::File(file) => {
-                writer.number(file.size);
-                if file.link != 0 {
-                    writer.raw(&file.link.to_le_bytes());
-                }
-            }
+            Node::File(file) => writer.number(file.size),
             Node::Symlink(target) => writer.bytes(target),
             Node::Folder | Node::Fifo | Node::Passage => {}
+        }
+        if link {
+            writer.raw(&self.link.to_le_bytes());
         }
     }
 
@@ -197,16 +197,12 @@ impl Entry {
             nanos: reader.up_to(999_999_999)? as u32,
         };
         let attributes = if attributes { Self::read_attributes(reader)? } else { Box::default() };
-        if kind & 0x80 != 0 || (kind & 0x0F != 0 && (link || many)) {
+        let linkable = matches!(kind & 0x0F, 0 | 2 | 3);
+        if kind & 0x80 != 0 || (link && !linkable) || (many && kind & 0x0F != 0) {
             return Err(wrong);
         }
-        let node = match kind & 0x0F {
-            0 => {
-                let size = reader.up_to(i64::MAX as u64)?;
-                let link = if link { u64::from_le_bytes(reader.array()?) } else { 0 };
-                let content = Self::read_content(reader, size, many, length_of)?;
-                Node::File(FileNode { size, link, content })
-            }
+        let mut node = match kind & 0x0F {
+            0 => Node::File(FileNode { size: reader.up_to(i64::MAX as u64)?, content: Content::Empty }),
             1 => Node::Folder,
             2 => {
                 let target = reader.bytes(TARGET_MAX)?;
@@ -219,12 +215,20 @@ impl Entry {
             4 => Node::Passage,
             _ => return Err(wrong),
         };
+        let link = if link { u64::from_le_bytes(reader.array()?) } else { 0 };
+        // the bit and the bytes say the same
+        if link == 0 && kind & 0x20 != 0 {
+            return Err(wrong);
+        }
+        if let Node::File(file) = &mut node {
+            file.content = Self::read_content(reader, file.size, many, length_of)?;
+        }
         let stamp = if stamped {
             Stamp { inode: reader.number()?, seconds: reader.signed()?, nanos: reader.small()? }
         } else {
             Stamp::default()
         };
-        Ok(Self { name: name.into(), meta, attributes, node, stamp })
+        Ok(Self { name: name.into(), meta, attributes, node, link, stamp })
     }
 
     fn read_attributes(reader: &mut Reader<'_>) -> Result<Box<[Attribute]>, FormatError> {

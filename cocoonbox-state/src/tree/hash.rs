@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use super::{ChunkTable, Content, Entry, FileNode, Listing, Node, Tree, join};
 use crate::codec::{FormatError, Writer};
 use crate::{BoxKeys, RootHash};
@@ -57,7 +59,8 @@ pub(crate) fn root_hash(keys: &BoxKeys, tree: &Tree, table: &ChunkTable) -> Resu
     Ok(RootHash::from_bytes(*hasher.finalize().as_bytes()))
 }
 
-/// Holds when every folder has one listing, each listing a folder, all in order, and no name stands twice.
+/// Holds when every folder has one listing, each listing a folder, all in order, no name stands twice, and of what has
+/// several names one thing is said.
 pub(crate) fn check_shape(tree: &Tree) -> Result<(), FormatError> {
     let wrong = FormatError::new("a tree");
     // folders that were named and whose listing is still to come, the next one last
@@ -65,12 +68,18 @@ pub(crate) fn check_shape(tree: &Tree) -> Result<(), FormatError> {
     if !tree.root.is_folder() {
         return Err(wrong);
     }
+    let mut linked: HashMap<u64, &Entry> = HashMap::new();
     for Listing { path, entries } in &tree.listings {
         if awaited.pop().as_deref() != Some(path) {
             return Err(wrong);
         }
         if entries.windows(2).any(|pair| pair[0].name >= pair[1].name) {
             return Err(wrong);
+        }
+        for entry in entries.iter().filter(|entry| entry.link != 0) {
+            if !linked.entry(entry.link).or_insert(entry).is_same_but_for_name(entry) {
+                return Err(wrong);
+            }
         }
         awaited.extend(
             entries
@@ -81,4 +90,20 @@ pub(crate) fn check_shape(tree: &Tree) -> Result<(), FormatError> {
         );
     }
     if awaited.is_empty() { Ok(()) } else { Err(wrong) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_one_file_that_differ_are_no_tree() {
+        let entry = |name: &[u8], node: Node| Entry { name: name.into(), node, link: 7, ..Entry::default() };
+        let file = |size| Node::File(FileNode { size, content: Content::Empty });
+        for (other, fits) in [(file(1), true), (file(2), false), (Node::Fifo, false)] {
+            let entries = vec![entry(b"a", file(1)), entry(b"b", other)];
+            let tree = Tree { root: Entry::default(), listings: vec![Listing { path: [].into(), entries }] };
+            assert_eq!(check_shape(&tree).is_ok(), fits);
+        }
+    }
 }
