@@ -33,6 +33,14 @@ pub fn buf() -> Command {
     command
 }
 
+/// Returns an `rclone` command, which serves a folder as S3 among other things.
+///
+/// # Panics
+/// When rclone is not installed.
+pub fn rclone() -> Command {
+    Command::new(installed("rclone"))
+}
+
 fn installed(name: &str) -> PathBuf {
     let path = tools().join(name);
     assert!(path.exists(), "{} is not there: run `make test-tools`", path.display());
