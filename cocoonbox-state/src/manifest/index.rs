@@ -39,7 +39,7 @@ pub struct SaveStats {
     pub sockets: u64,
     /// Device nodes left out.
     pub devices: u64,
-    /// `security.*` and other attributes left out.
+    /// `security.*` and other attributes left out, and entries of access lists.
     pub attributes: u64,
     /// Entries whose owner is outside the mapping; they are kept as the overflow user's.
     pub foreign_owners: u64,

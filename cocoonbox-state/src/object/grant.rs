@@ -148,25 +148,36 @@ impl GrantedFetch {
     }
 }
 
+impl GrantedFetch {
+    async fn ask(&self, key: &ObjectKey, range: Option<String>) -> Result<HttpAnswer, ObjectError> {
+        let presigned = self.grants.gets(std::slice::from_ref(key)).await.map_err(error)?.pop();
+        let presigned = presigned.ok_or(ObjectError::Misbehaved { what: "no URL for an object" })?;
+        let headers = range.map(|range| ("range", range)).into_iter().collect();
+        let request = HttpRequest { method: "GET", presigned, headers, body: Bytes::new() };
+        self.http.send(request).await.map_err(error)
+    }
+}
+
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl Fetch for GrantedFetch {
     async fn get(&self, key: &ObjectKey, range: ByteRange) -> Result<Fetched, ObjectError> {
-        let presigned = self.grants.gets(std::slice::from_ref(key)).await.map_err(error)?.pop();
-        let presigned = presigned.ok_or(ObjectError::Misbehaved { what: "no URL for an object" })?;
         let header = match &range {
             ByteRange::Whole => None,
             ByteRange::Span(span) if span.is_empty() => return Ok(Fetched::new(Bytes::new(), 0)),
             ByteRange::Span(span) => Some(format!("bytes={}-{}", span.start, span.end - 1)),
             ByteRange::Tail(most) => Some(format!("bytes=-{most}")),
         };
-        let headers = header.map(|header| ("range", header)).into_iter().collect();
-        let request = HttpRequest { method: "GET", presigned, headers, body: Bytes::new() };
-        let answer = self.http.send(request).await.map_err(error)?;
+        let mut answer = self.ask(key, header).await?;
+        // to some servers a tail that is longer than the object is a range outside of it
+        if answer.status == 416 && matches!(range, ByteRange::Tail(_)) {
+            answer = self.ask(key, None).await?;
+        }
         match answer.status {
             // a server that does not know ranges gives all
-            200 => Fetched::of(&answer.body, &range),
-            206 => {
+            200 if answer.content_range.is_none() => Fetched::of(&answer.body, &range),
+            // some servers call a part a whole
+            200 | 206 => {
                 let length =
                     answer.content_range.as_deref().and_then(|text| text.rsplit_once('/')?.1.parse().ok());
                 let length = length.ok_or(ObjectError::Misbehaved { what: "a part without its range" })?;

@@ -19,17 +19,27 @@ pub(crate) fn proc_path(folder: BorrowedFd<'_>, name: &[u8]) -> io::Result<CStri
     Ok(CString::new(path)?)
 }
 
-/// Maps the owners in an access list; nothing when one is outside the mapping.
-fn map_list(value: &mut [u8], map: impl Fn(u32) -> Option<u32>) -> Option<()> {
-    let (_, entries) = value.split_at_mut_checked(4)?;
-    for entry in entries.chunks_exact_mut(8) {
-        let tag = u16::from_le_bytes([entry[0], entry[1]]);
-        if tag == USER || tag == GROUP {
-            let owner = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
-            entry[4..].copy_from_slice(&map(owner)?.to_le_bytes());
+/// Maps the owners in an access list; returns how many entries it takes out, whose owner is outside the mapping.
+///
+/// What is left stays a list: without one, the rights that its mask allows would become those of the file's group.
+fn map_list(value: &mut Vec<u8>, map: impl Fn(u32) -> Option<u32>) -> u64 {
+    let mut mapped = value[..value.len().min(4)].to_vec();
+    let mut left_out = 0;
+    for entry in value[mapped.len()..].chunks(8) {
+        let [tag, tag_high, _, _, owner @ ..] = entry else { continue };
+        let tag = u16::from_le_bytes([*tag, *tag_high]);
+        let Ok(owner) = <[u8; 4]>::try_from(owner) else { continue };
+        if tag != USER && tag != GROUP {
+            mapped.extend_from_slice(entry);
+        } else if let Some(owner) = map(u32::from_le_bytes(owner)) {
+            mapped.extend_from_slice(&entry[..4]);
+            mapped.extend_from_slice(&owner.to_le_bytes());
+        } else {
+            left_out += 1;
         }
     }
-    Some(())
+    *value = mapped;
+    left_out
 }
 
 fn collect(
@@ -67,13 +77,13 @@ fn collect(
             Err(Errno::NODATA) => continue,
             Err(error) => return Err(error.into()),
         };
-        let mut value: Box<[u8]> = buffer[..length].into();
-        let mapped = |owner| Some(owners.to_guest(owner)).filter(|(_, known)| *known).map(|(owner, _)| owner);
-        if list && map_list(&mut value, mapped).is_none() {
-            *left_out += 1;
-            continue;
+        let mut value = buffer[..length].to_vec();
+        if list {
+            let mapped =
+                |owner| Some(owners.to_guest(owner)).filter(|(_, known)| *known).map(|(owner, _)| owner);
+            *left_out += map_list(&mut value, mapped);
         }
-        found.push(Attribute { name: bytes.into(), value });
+        found.push(Attribute { name: bytes.into(), value: value.into() });
     }
     found.sort();
     Ok(found.into())
@@ -116,10 +126,8 @@ pub(crate) fn set_attributes(
     }
     let path = proc_path(folder, name)?;
     for attribute in attributes {
-        let mut value = attribute.value.clone();
-        if attribute.name.starts_with(b"system.")
-            && map_list(&mut value, |owner| owners.to_host(owner)).is_none()
-        {
+        let mut value = attribute.value.to_vec();
+        if attribute.name.starts_with(b"system.") && map_list(&mut value, |owner| owners.to_host(owner)) > 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         lsetxattr(path.as_c_str(), &*attribute.name, &value, XattrFlags::empty())?;
