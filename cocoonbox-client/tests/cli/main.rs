@@ -127,7 +127,10 @@ impl Desk {
                 };
                 match cli::run(cli, &environment, &mut io).await {
                     Outcome::Exit(status) => status,
-                    Outcome::Up(..) | Outcome::Doctor(..) | Outcome::Config(..) => 99,
+                    Outcome::Up(..)
+                    | Outcome::Doctor(..)
+                    | Outcome::Config(..)
+                    | Outcome::RotateMasterKey(..) => 99,
                 }
             }
         };

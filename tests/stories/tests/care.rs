@@ -80,7 +80,8 @@ fn a_box_moves_to_another_image_with_its_files_and_stays_where_it_was_if_that_do
         let mut moving = moving.expect("the command line runs");
         std::thread::sleep(Duration::from_millis(60 + round * 170));
         server.end(Signal::SIGKILL);
-        let _ = moving.wait();
+        // it would look for the server for a while
+        let _ = moving.kill().and_then(|()| moving.wait());
         server.start_again();
         server.cli(&["box", "ensure", "main"]).ok();
         let image = server.json(&["box", "show", "main"])["image"].clone();
