@@ -94,12 +94,18 @@ impl SavedEntry {
 
 /// A save that is open for looking in. Each call reads only what it needs: of a manifest its end and the segments that
 /// hold the folder, of packs the groups that hold the bytes.
-#[derive(Debug)]
 pub struct Browser {
     keys: BoxKeys,
     fetch: Arc<dyn Fetch>,
     /// The newest first.
     chain: Vec<Manifest>,
+}
+
+impl std::fmt::Debug for Browser {
+    /// An index holds names of folders, which do not print.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Browser").field("save", &self.save()).finish_non_exhaustive()
+    }
 }
 
 impl Browser {

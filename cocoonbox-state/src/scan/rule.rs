@@ -1,4 +1,5 @@
 use std::collections::HashSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::tree::TreePath;
@@ -33,8 +34,14 @@ impl Root {
 }
 
 /// What is left out: paths in the save, each with all beneath it. Folders with a valid `CACHEDIR.TAG` always are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Excludes(HashSet<Box<[u8]>>);
+
+impl fmt::Debug for Excludes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Excludes({} paths)", self.0.len())
+    }
+}
 
 impl Excludes {
     /// Leaves out nothing but tagged caches.

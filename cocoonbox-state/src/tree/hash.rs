@@ -97,6 +97,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_listing_stands_under_a_folder_and_nothing_else() {
+        let tree = |node| {
+            let entry = Entry { name: b"a"[..].into(), node, ..Entry::default() };
+            let below = Entry { name: b"b"[..].into(), node: Node::Fifo, ..Entry::default() };
+            let listings = vec![
+                Listing { path: [].into(), entries: vec![entry] },
+                Listing { path: b"a"[..].into(), entries: vec![below] },
+            ];
+            Tree { root: Entry::default(), listings }
+        };
+        assert!(check_shape(&tree(Node::Folder)).is_ok());
+        // or what is beneath would be written wherever the link leads
+        assert!(check_shape(&tree(Node::Symlink(b"/etc"[..].into()))).is_err());
+        assert!(check_shape(&tree(Node::Fifo)).is_err());
+        let mut twice = tree(Node::Folder);
+        let again = twice.listings[0].entries[0].clone();
+        twice.listings[0].entries.push(Entry { node: Node::Symlink(b"/etc"[..].into()), ..again });
+        assert!(check_shape(&twice).is_err());
+    }
+
+    #[test]
     fn names_of_one_file_that_differ_are_no_tree() {
         let entry = |name: &[u8], node: Node| Entry { name: name.into(), node, link: 7, ..Entry::default() };
         let file = |size| Node::File(FileNode { size, content: Content::Empty });
