@@ -169,8 +169,9 @@ pub trait StateKeeper: fmt::Debug + Send + Sync + 'static {
         reason: SaveReason,
         progress: watch::Sender<Bytes>,
     ) -> Result<SaveInfo, KeeperError>;
-    /// Brings a save into a running box, proven, beside what it has; `save` is an id, or empty for the newest
-    /// that no restore made of what it replaced.
+    /// Brings a save into a running box, proven, beside what it has; `save` is an id, or empty for the one that holds
+    /// what the box had last: what was restored since its newest save, else the newest that no restore made of what it
+    /// replaced.
     async fn stage(
         &self,
         guest: Guest,

@@ -9,6 +9,7 @@ mod file;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod handoff;
+mod hook;
 mod identity_file;
 mod limit;
 mod privilege;
@@ -26,6 +27,7 @@ pub use base::Base;
 pub use confine::confine;
 pub use fence::{Fence, FenceError};
 pub use handoff::{Handed, take as take_handoff};
+pub use hook::{HOOK_LIMIT, StateHook};
 pub use identity_file::IdentityFileError;
 pub use limit::{
     LimitError, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_PATH_BYTES, MAX_VARIABLE_BYTES, MAX_VARIABLES,

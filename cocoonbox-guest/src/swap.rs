@@ -37,6 +37,11 @@ pub(crate) fn clear(root: &Path) -> io::Result<()> {
     File::open(root)?.set_times(fs::FileTimes::new().set_modified(modified))
 }
 
+/// Holds when a restore took its place at this start, and what it replaced is still there.
+pub(crate) fn is_done(roots: &[PathBuf]) -> bool {
+    roots.iter().any(|root| root.join(FOLDER).join("done").exists())
+}
+
 /// Removes what a restore replaced, where it is done.
 pub(crate) fn tidy(roots: &[PathBuf]) -> io::Result<()> {
     roots.iter().filter(|root| root.join(FOLDER).join("done").exists()).try_for_each(|root| clear(root))

@@ -68,16 +68,27 @@ impl SealedKeeper {
         Ok((key.box_keys(&uid, &domain, &label), ledger))
     }
 
-    /// Finds a box's save by its id, or the newest that no restore made of what it replaced.
+    /// Finds a box's save by its id, or the one that holds what it had last.
     pub(super) fn pick(ledger: &Ledger, keys: &BoxKeys, save: &str) -> Result<SaveId, KeeperError> {
         let none = |what: String| KeeperError::NotFound { what };
         if save.is_empty() {
-            let own = ledger.saves(keys.box_label()).filter(|entry| entry.keep != Some(Keep::BeforeRestore));
-            return own.last().map(|entry| entry.id).ok_or_else(|| none("save yet".to_owned()));
+            return ledger.current(keys.box_label()).ok_or_else(|| none("save yet".to_owned()));
         }
         let missing = || none(format!("save {save}"));
         let id: SaveId = save.parse().map_err(|_| missing())?;
         ledger.saves(keys.box_label()).find(|entry| entry.id == id).map(|entry| entry.id).ok_or_else(missing)
+    }
+
+    async fn note_restored(&self, keys: &BoxKeys, save: SaveId) -> Result<(), KeeperError> {
+        for _ in 0..8 {
+            let (mut ledger, revision) = self.catalog.load(keys.uid()).await.map_err(catalog)?;
+            ledger.restored(keys.box_label(), &save);
+            match self.catalog.store(keys.uid(), &ledger, revision).await {
+                Err(CatalogError::Conflict { .. }) => {}
+                done => return done.map(drop).map_err(catalog),
+            }
+        }
+        Err(KeeperError::Raced)
     }
 
     async fn try_save(
@@ -210,10 +221,11 @@ impl StateKeeper for SealedKeeper {
         let scope = Scope::of(&keys, false);
         let material = wire::BoxKeys { material: keys.to_bytes().into() };
         let start = wire::StageStart { keys: Some(material), save: save.to_string() };
-        match call(&self.way(), guest, Kind::Stage, Tell::Stage(start), &scope, &progress).await? {
-            Said::Restored(done) => Ok(RestoreInfo { files: done.files, bytes: done.bytes }),
-            _ => Err(misbehaved()),
-        }
+        let said = call(&self.way(), guest, Kind::Stage, Tell::Stage(start), &scope, &progress).await?;
+        let Said::Restored(done) = said else { return Err(misbehaved()) };
+        // from here on it is what the box comes back with, should its sandbox be lost
+        self.note_restored(&keys, save).await?;
+        Ok(RestoreInfo { files: done.files, bytes: done.bytes })
     }
 
     async fn restore_files(

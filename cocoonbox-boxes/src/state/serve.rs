@@ -26,6 +26,8 @@ use crate::{Guest, KeeperError, StateCare};
 
 /// How long an agent may say nothing at all.
 const SILENCE: Duration = Duration::from_mins(10);
+/// The most letters of what it says went wrong.
+const MAX_REASON: usize = 1000;
 /// How long its connection may take.
 const CONNECT: Duration = Duration::from_secs(20);
 
@@ -197,8 +199,10 @@ async fn connect(guest: Guest) -> Result<Channel, tonic::transport::Error> {
 }
 
 fn refused(status: &Status) -> KeeperError {
-    let reason =
+    let said =
         if status.message().is_empty() { status.code().to_string() } else { status.message().to_owned() };
+    // a guest's words stay in the operation's log: so many, and no more
+    let reason: String = said.chars().take(MAX_REASON).collect();
     match status.code() {
         tonic::Code::DataLoss => KeeperError::Damaged { reason },
         tonic::Code::Aborted => KeeperError::Raced,

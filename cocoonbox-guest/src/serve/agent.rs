@@ -29,6 +29,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::children::Children;
+use crate::StateHook;
 use crate::base::Base;
 use crate::claim_env::ClaimEnv;
 use crate::feed::Feed;
@@ -73,6 +74,8 @@ pub struct AgentOptions {
     pub clock: Arc<dyn Clock>,
     /// Where session ids come from.
     pub entropy: Arc<dyn Entropy>,
+    /// Who is told around saves and restores.
+    pub state_hooks: Vec<Arc<dyn StateHook>>,
 }
 
 impl AgentOptions {
@@ -89,6 +92,7 @@ impl AgentOptions {
             door: BOX_DOOR,
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy),
+            state_hooks: Vec::new(),
         }
     }
 }
@@ -195,8 +199,12 @@ pub async fn run(options: AgentOptions) -> Result<(), AgentError> {
     });
     let claim_env = ClaimEnv::new(&options.identity);
     let keeper =
-        state::Keeper::new(options.root, options.door, options.clock.clone(), options.entropy.clone());
+        state::Keeper::new(options.root, options.door, options.clock.clone(), options.entropy.clone())
+            .with_hooks(options.state_hooks);
     let roots = keeper.roots();
+    if crate::swap::is_done(&roots) {
+        keeper.restored().await;
+    }
     tokio::task::spawn_blocking(move || {
         if let Err(error) = crate::swap::tidy(&roots) {
             tracing::warn!(%error, "what a restore replaced was not removed");

@@ -59,6 +59,9 @@ pub struct BoxSaves {
     pub head: Option<SaveId>,
     /// All that count, and those they rest on.
     pub saves: Vec<SaveEntry>,
+    /// The save that was restored since the newest one was made: what the box has rests on it.
+    #[serde(default)]
+    pub restored: Option<SaveId>,
 }
 
 /// What a prune means to delete, once long enough has passed.
@@ -171,9 +174,11 @@ impl Ledger {
             domain: save.domain.clone(),
             head: None,
             saves: Vec::new(),
+            restored: None,
         });
         known.saves.push(entry);
         known.head = Some(save.id);
+        known.restored = None;
         Ok(())
     }
 
@@ -191,6 +196,24 @@ impl Ledger {
     pub fn keep(&mut self, box_label: &Label, id: &SaveId, keep: Option<Keep>) -> bool {
         let saves = self.boxes.get_mut(box_label).into_iter().flat_map(|known| &mut known.saves);
         saves.filter(|save| save.id == *id).map(|save| save.keep = keep).count() > 0
+    }
+
+    /// Notes which save a box was restored from; returns whether there is such a save.
+    pub fn restored(&mut self, box_label: &Label, id: &SaveId) -> bool {
+        let Some(known) = self.boxes.get_mut(box_label) else { return false };
+        let there = known.saves.iter().any(|save| save.id == *id && !save.forgotten);
+        if there {
+            known.restored = Some(*id);
+        }
+        there
+    }
+
+    /// Returns the save that holds what a box has, or had last: the one that was restored since the newest was made,
+    /// else the newest that no restore made of what it replaced.
+    pub fn current(&self, box_label: &Label) -> Option<SaveId> {
+        let restored = self.boxes.get(box_label).and_then(|known| known.restored);
+        let own = || self.saves(box_label).filter(|save| save.keep != Some(Keep::BeforeRestore));
+        restored.or_else(|| own().last().map(|save| save.id))
     }
 
     /// Forgets all saves of a box; the next prune takes what only they named.
@@ -214,6 +237,7 @@ impl Ledger {
                 let first_of_week = seen.insert(("week", week));
                 let kept = save.keep.is_some()
                     || known.head == Some(save.id)
+                    || known.restored == Some(save.id)
                     || age < rule.all
                     || (first_of_day && days < u64::from(rule.days))
                     || (first_of_week && days < u64::from(rule.weeks) * 7);
@@ -230,6 +254,7 @@ impl Ledger {
         for (label, known) in &mut self.boxes {
             for entry in &mut known.saves {
                 if known.head != Some(entry.id)
+                    && known.restored != Some(entry.id)
                     && saves.iter().any(|(other, id)| other == label && *id == entry.id)
                 {
                     entry.forgotten = true;
@@ -270,7 +295,7 @@ mod tests {
             })
             .collect();
         let head = saves.last().map(|save| save.id);
-        let known = BoxSaves { domain: Domain::user(), head, saves };
+        let known = BoxSaves { domain: Domain::user(), head, saves, restored: None };
         (Ledger { boxes: [(label.clone(), known)].into(), ..Ledger::default() }, label, now)
     }
 
@@ -296,5 +321,22 @@ mod tests {
         ledger.forget(&all);
         assert_eq!(ledger.saves(&label).count(), 1);
         assert_eq!(ledger.boxes[&label].saves.len(), 3);
+    }
+
+    #[test]
+    fn what_was_restored_is_what_the_box_has_until_it_is_saved_again() {
+        let (mut ledger, label, now) = ledger(&[24 * 200, 24 * 200 - 1, 1]);
+        let ids: Vec<SaveId> = ledger.saves(&label).map(|save| save.id).collect();
+        assert_eq!(ledger.current(&label), Some(ids[2]));
+        assert!(ledger.keep(&label, &ids[2], Some(Keep::BeforeRestore)));
+        assert_eq!(ledger.current(&label), Some(ids[1]));
+        assert!(ledger.restored(&label, &ids[0]));
+        assert_eq!(ledger.current(&label), Some(ids[0]));
+        // no prune takes it meanwhile
+        assert_eq!(ledger.outdated(&KeepRule::default(), now), [(label.clone(), ids[1])]);
+        ledger.forget(&[(label.clone(), ids[0]), (label.clone(), ids[1])]);
+        assert_eq!(ledger.saves(&label).count(), 2);
+        assert!(!ledger.restored(&label, &ids[1]));
+        assert_eq!(ledger.current(&label), Some(ids[0]));
     }
 }

@@ -142,6 +142,7 @@ pub async fn recover(objects: &Arc<dyn Objects>, key: &StateKey, uid: &Label) ->
                 domain: domain.clone(),
                 head: None,
                 saves: Vec::new(),
+                restored: None,
             });
             if known.domain == domain {
                 known.saves.push(entry);

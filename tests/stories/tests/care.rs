@@ -115,7 +115,10 @@ fn a_check_names_what_is_damaged_and_a_prune_takes_out_what_no_save_needs() {
     server.sh("head -c 3000000 /dev/urandom > ~/hit-file");
     server.cli(&["save", "main"]).ok();
     let new = files(&server.data().join("state"));
-    let pack = new.iter().filter(|path| !before.contains(path)).max_by_key(|path| path.metadata().map_or(0, |found| found.len()));
+    let pack = new
+        .iter()
+        .filter(|path| !before.contains(path))
+        .max_by_key(|path| path.metadata().map_or(0, |found| found.len()));
     let pack = pack.expect("a save puts a pack");
     let mut bytes = fs::read(pack).expect("own store");
     let middle = bytes.len() / 2;
@@ -123,7 +126,9 @@ fn a_check_names_what_is_damaged_and_a_prune_takes_out_what_no_save_needs() {
     fs::write(pack, bytes).expect("own store");
     let hit = server.cli(&["check", "--json"]);
     assert_eq!(hit.code, Some(1), "{hit:?}");
-    let report: Value = serde_json::from_str(String::from_utf8_lossy(&hit.stdout).lines().next().unwrap_or_default()).expect("JSON");
+    let report: Value =
+        serde_json::from_str(String::from_utf8_lossy(&hit.stdout).lines().next().unwrap_or_default())
+            .expect("JSON");
     assert_eq!(report["damages"][0]["paths"], serde_json::json!(["/home/user/hit-file"]), "{report}");
     assert_eq!(report["damages"][0]["missing"], false);
     // the save before is whole
@@ -200,7 +205,11 @@ fn a_second_server_has_all_with_nothing_but_the_key_and_the_bucket() {
         let hash = saves(&first)[0]["root_hash"].clone();
         let sum = first.sh("sha256sum ~/.config/canary ~/second /workspace/big");
         // the key is in no log and no file but its owner's
-        assert!(!first.log().contains("cbk1") && !first.log().contains("story-secret-canary"), "{}", first.log());
+        assert!(
+            !first.log().contains("cbk1") && !first.log().contains("story-secret-canary"),
+            "{}",
+            first.log()
+        );
         assert!(first.end(Signal::SIGTERM).success());
         first.start_again();
         (key, hash, sum)

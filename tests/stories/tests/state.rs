@@ -53,7 +53,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn what_a_restore_brings_back_is_what_was_saved_and_what_it_replaces_is_kept() {
-    let server = Server::start();
+    let mut server = Server::start();
     server.cli(&["box", "ensure"]).ok();
     server.sh(TREE);
     let before = look(&server);
@@ -70,16 +70,29 @@ fn what_a_restore_brings_back_is_what_was_saved_and_what_it_replaces_is_kept() {
     let other = look(&server);
     let wake = server.json(&["box", "show", "main"])["last_used_at"].clone();
     assert!(!wake.is_null());
-    server.cli(&["restore", "--box", "main"]).ok();
+    // a regular save of the other state first: the restored one is older than the newest
+    server.cli(&["save", "main"]).ok();
+    let older = saves(&server)[1]["id"].as_str().unwrap_or_default().to_owned();
+    server.cli(&["restore", "--box", "main", "--save", &older]).ok();
     same(&look(&server), &before);
-    assert_eq!(newest_hash(&server), hash);
     server.sh("test ! -e ~/.cocoonbox-restore -o -e ~/.cocoonbox-restore/done");
+
+    // should the sandbox be lost now, the box comes back with what was restored
+    assert!(server.end(Signal::SIGTERM).success(), "{}", server.log());
+    for claim in fs::read_dir(server.data().join("node/claims")).expect("the node's folder").flatten() {
+        fs::remove_dir_all(claim.path()).expect("own folder");
+    }
+    server.start_again();
+    server.cli(&["box", "ensure", "main"]).ok();
+    same(&look(&server), &before);
 
     // and back again, to what the restore replaced
     let kept: Vec<_> = saves(&server).into_iter().filter(|save| save["kept"] == "before a restore").collect();
     assert_eq!(kept.len(), 1, "{:?}", saves(&server));
     server.cli(&["restore", "--box", "main", "--save", kept[0]["id"].as_str().unwrap_or_default()]).ok();
     same(&look(&server), &other);
+    server.cli(&["restore", "--box", "main", "--save", &older]).ok();
+    assert_eq!(newest_hash(&server), hash);
 }
 
 #[test]

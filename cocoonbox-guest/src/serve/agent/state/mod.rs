@@ -26,7 +26,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Answer;
-use crate::swap;
+use crate::{HOOK_LIMIT, StateHook, swap};
 use granted::{DoorHttp, EdgeGrants};
 
 /// How long the edge has to say what it wants.
@@ -56,6 +56,7 @@ pub(super) struct Keeper {
     entropy: Arc<dyn Entropy>,
     /// One thing at a time: two saves of one box do not interleave.
     turn: Arc<Semaphore>,
+    hooks: Arc<[Arc<dyn StateHook>]>,
 }
 
 impl Keeper {
@@ -65,7 +66,19 @@ impl Keeper {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
-        Self { base, door, clock, entropy, turn: Arc::new(Semaphore::new(1)) }
+        Self { base, door, clock, entropy, turn: Arc::new(Semaphore::new(1)), hooks: Arc::default() }
+    }
+
+    pub(super) fn with_hooks(mut self, hooks: Vec<Arc<dyn StateHook>>) -> Self {
+        self.hooks = hooks.into();
+        self
+    }
+
+    /// Tells whoever wants to know that what was saved is back.
+    pub(super) async fn restored(&self) {
+        for hook in &*self.hooks {
+            note(hook.name(), timeout(HOOK_LIMIT, hook.after_restore()).await);
+        }
     }
 
     /// Returns where home and workspace are.
@@ -132,6 +145,9 @@ impl Keeper {
 
     async fn saved(self, start: SaveStart, call: Call) -> Result<Say, Status> {
         let keys = keys(start.keys)?;
+        for hook in &*self.hooks {
+            note(hook.name(), timeout(HOOK_LIMIT, hook.before_save()).await);
+        }
         let mut options = SaveOptions::new(Root::of_box(&self.base));
         let keeper = self.clone();
         options.excludes = blocking(move || keeper.excludes()).await?;
@@ -247,7 +263,16 @@ impl Keeper {
             .map_err(|error| failed(&error))?;
         let mut all = RestoredState::default();
         add(&mut all, &done);
+        self.restored().await;
         Ok(Say::Restored(all))
+    }
+}
+
+fn note(hook: &str, told: Result<Result<(), String>, tokio::time::error::Elapsed>) {
+    match told {
+        Ok(Ok(())) => {}
+        Ok(Err(reason)) => tracing::warn!(hook, reason, "a hook failed; the save or restore goes on"),
+        Err(_) => tracing::warn!(hook, "a hook took too long; the save or restore goes on"),
     }
 }
 
