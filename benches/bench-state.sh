@@ -81,7 +81,7 @@ else
 fi
 head -c $((40 << 20)) /dev/urandom >"$tree/one-file"
 files=$(find "$tree" -type f | wc -l)
-bytes=$(find "$tree" -type f -printf '%s\n' | awk '{ all += $1 } END { printf "%d", all }')
+bytes=$(find "$tree" -type f -printf '%s\n' | awk '{ all += $1 } END { printf "%.0f", all }')
 say "the tree: $files files, $((bytes >> 20)) MiB"
 [ "$bytes" -ge $((2 << 30)) ] && [ "$files" -ge 60000 ] || say "that is a small one: figures say less"
 
