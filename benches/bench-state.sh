@@ -63,13 +63,12 @@ build_tree() {
     cp -a "$sources" "$tree/.cargo/registry/"
     node_modules
     git clone -q --no-hardlinks "$root" "$tree/cocoonbox"
-    # a repository with objects of its own: of the same sources
-    local git=(git --git-dir="$tree/vendored.git" --work-tree="$sources" -c core.looseCompression=1 -c gc.auto=0
+    # a repository with objects of its own, of the same sources; a size over the threshold goes into one pack at once
+    local git=(git --git-dir="$tree/vendored.git" --work-tree="$sources" -c core.bigFileThreshold=1 -c gc.auto=0
         -c user.name=bench -c user.email=bench@example.invalid -c commit.gpgsign=false)
     git init -q --bare "$tree/vendored.git"
-    "${git[@]}" -c core.bare=false add -A .
-    "${git[@]}" commit -q -m all
-    "${git[@]}" repack -q -a -d --window=2
+    "${git[@]}" -c core.bare=false add -A "$sources"
+    "${git[@]}" -c core.bare=false commit -q -m all
     mkdir -p "$tree/.rustup"
     cp -a "$(rustc --print sysroot)/lib" "$(rustc --print sysroot)/bin" "$tree/.rustup/"
 }
@@ -86,16 +85,17 @@ say "the tree: $files files, $((bytes >> 20)) MiB"
 [ "$bytes" -ge $((2 << 30)) ] && [ "$files" -ge 60000 ] || say "that is a small one: figures say less"
 
 # Restores go to a new file system each time, where whoever runs this may make one: ext4 passes over the inodes that
-# were freed a minute ago one by one, and what was removed before would decide how fast files are made.
+# were freed a minute ago one by one, and what was removed before would decide how fast files are made. Its journal is
+# as long as that of a disk of usual size, or writers would wait for room in it.
 need /usr/sbin/mkfs.ext4=e2fsprogs
 told=
 fresh_disk() {
-    umount "$disk" 2>/dev/null || true
+    if mountpoint -q "$disk"; then umount "$disk" || umount -l "$disk"; fi
     rm -rf "$disk" "$disk.ext4"
     mkdir "$disk"
     [ "$(id -u)" = 0 ] || return 0
     truncate -s $((bytes * 3)) "$disk.ext4"
-    if ! { /usr/sbin/mkfs.ext4 -q -E nodiscard "$disk.ext4" &&
+    if ! { /usr/sbin/mkfs.ext4 -q -E nodiscard -J size=1024 "$disk.ext4" &&
         mount -o loop,noinit_itable "$disk.ext4" "$disk"; } 2>/dev/null; then
         rm -f "$disk.ext4"
         [ -n "$told" ] || say "no file system of its own here: restores depend on what was removed before"
