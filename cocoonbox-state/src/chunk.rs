@@ -43,6 +43,33 @@ impl Compressor {
     }
 }
 
+/// Unpacks groups, with one context and one buffer for all.
+pub(crate) struct Unpacker {
+    context: zstd::bulk::Decompressor<'static>,
+    buffer: Vec<u8>,
+    /// A group that was stored as it is.
+    plain: Vec<u8>,
+}
+
+impl Unpacker {
+    pub(crate) fn new() -> io::Result<Self> {
+        let context = zstd::bulk::Decompressor::new()?;
+        Ok(Self { context, buffer: vec![0; CHUNK_MAX], plain: Vec::new() })
+    }
+
+    /// As [`unpack`].
+    pub(crate) fn unpack(&mut self, stored: Vec<u8>, length: usize) -> Result<&[u8], FormatError> {
+        if stored.len() == length {
+            self.plain = stored;
+            return Ok(&self.plain);
+        }
+        let wrong = FormatError::new("a compressed group");
+        let room = self.buffer.get_mut(..length).ok_or(wrong)?;
+        let got = self.context.decompress_to_buffer(&stored, room).map_err(|_| wrong)?;
+        if got == length { Ok(&self.buffer[..length]) } else { Err(wrong) }
+    }
+}
+
 /// Returns the bytes of a group, which are `length` long; as long as that they were stored as they are.
 pub(crate) fn unpack(stored: Vec<u8>, length: usize) -> Result<Vec<u8>, FormatError> {
     if stored.len() == length {
@@ -81,16 +108,19 @@ mod tests {
 
     #[test]
     fn packing_small_reads_back_and_is_bounded() -> Result<(), Box<dyn std::error::Error>> {
-        let mut compressor = Compressor::new(1)?;
+        let (mut compressor, mut unpacker) = (Compressor::new(1)?, Unpacker::new()?);
         let mut random = vec![0; 5000];
         SeededEntropy::new(1).fill(&mut random)?;
         for plain in [vec![7; 100_000], random, vec![], vec![1]] {
             let stored = compressor.pack(&plain)?.to_vec();
             assert!(stored.len() <= plain.len());
+            assert_eq!(unpacker.unpack(stored.clone(), plain.len())?, plain);
             assert_eq!(unpack(stored, plain.len())?, plain);
         }
         let bomb = compressor.pack(&vec![0; 50 << 20])?.to_vec();
         assert!(unpack(bomb.clone(), 1 << 20).is_err());
+        assert!(unpacker.unpack(bomb.clone(), 1 << 20).is_err());
+        assert!(unpacker.unpack(bomb.clone(), 51 << 20).is_err());
         assert!(unpack(bomb, 51 << 20).is_err());
         Ok(())
     }

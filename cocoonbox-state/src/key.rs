@@ -241,7 +241,6 @@ impl BoxKeys {
 
 #[cfg(test)]
 mod tests {
-    use cocoonbox_core::{SeededEntropy, SystemEntropy};
     use proptest::prelude::*;
 
     use super::*;

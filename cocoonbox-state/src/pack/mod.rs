@@ -4,7 +4,7 @@ mod read;
 mod write;
 
 pub use read::{PackDirectory, PackGroup, decode_directory};
-pub(crate) use read::{check_group, open_group};
+pub(crate) use read::{check_group, open_group, open_group_with};
 pub(crate) use write::{ClosedPack, Packer};
 
 use crate::PackId;

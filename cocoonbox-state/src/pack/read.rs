@@ -1,5 +1,5 @@
 use super::GroupPlace;
-use crate::chunk::{CHUNK_MAX, unpack};
+use crate::chunk::{CHUNK_MAX, Unpacker, unpack};
 use crate::codec::{FormatError, Reader};
 use crate::sealed::{OpenError, Sealer};
 use crate::{BoxKeys, ChunkId};
@@ -71,4 +71,15 @@ pub(crate) fn check_group(sealed: u32, plain: u32) -> Result<(), FormatError> {
 pub(crate) fn open_group(keys: &BoxKeys, place: &GroupPlace, sealed: &[u8]) -> Result<Vec<u8>, OpenError> {
     let stored = Sealer::pack(keys, &place.pack).open(place.number, sealed)?;
     Ok(unpack(stored, place.plain as usize)?)
+}
+
+/// The same for who opens many.
+pub(crate) fn open_group_with<'a>(
+    unpacker: &'a mut Unpacker,
+    keys: &BoxKeys,
+    place: &GroupPlace,
+    sealed: &[u8],
+) -> Result<&'a [u8], OpenError> {
+    let stored = Sealer::pack(keys, &place.pack).open(place.number, sealed)?;
+    Ok(unpacker.unpack(stored, place.plain as usize)?)
 }

@@ -3,14 +3,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chownat, fchmod, fchown, ftruncate,
-    futimens, linkat, mkdirat, mknodat, openat, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chownat, fchmod, fchown, fstat,
+    ftruncate, futimens, linkat, mkdirat, mknodat, openat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
 use super::plan::Link;
 use crate::scan::{OwnerMap, open_beneath, proc_path, set_attributes};
-use crate::tree::{Content, Entry, Meta, Node, Tree};
+use crate::tree::{Content, Entry, Listing, Meta, Node, Tree, join};
 
 /// A file to be written: where it stands in the tree, and how many pieces are still to come.
 #[derive(Debug)]
@@ -77,9 +77,9 @@ impl<'a> Writer<'a> {
         let whole = task.pieces == 1;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let flags = if whole { flags | OFlags::EXCL } else { flags };
-        let (us, owners) = (self.us, self.owners);
+        let (owners, mode) = (self.owners, self.mode(task, entry)?);
         let folder = self.folder(task.listing)?;
-        let file = openat(folder, &*entry.name, flags, Mode::RUSR | Mode::WUSR)?;
+        let file = openat(folder, &*entry.name, flags, mode)?;
         let mut written = 0;
         while written < bytes.len() {
             match rustix::io::pwrite(&file, &bytes[written..], at + written as u64) {
@@ -90,7 +90,7 @@ impl<'a> Writer<'a> {
         }
         let last = task.left.fetch_sub(1, Ordering::AcqRel) == 1;
         if last {
-            finish(folder, &file, entry, owners, us)?;
+            finish(folder, &file, entry, owners)?;
         }
         Ok(last)
     }
@@ -98,21 +98,28 @@ impl<'a> Writer<'a> {
     /// Makes a file that has no pieces.
     pub(crate) fn empty(&mut self, task: &FileTask) -> io::Result<()> {
         let entry = self.entry(task);
-        let (us, owners) = (self.us, self.owners);
+        let (owners, mode) = (self.owners, self.mode(task, entry)?);
         let folder = self.folder(task.listing)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(folder, &*entry.name, flags, Mode::RUSR | Mode::WUSR)?;
-        finish(folder, &file, entry, owners, us)
+        let file = openat(folder, &*entry.name, flags, mode)?;
+        finish(folder, &file, entry, owners)
+    }
+
+    /// The mode to make a file with: its own where that lets nobody in who is not let in later, and nothing opens it
+    /// again. What the umask takes away is given back at the end.
+    fn mode(&self, task: &FileTask, entry: &Entry) -> io::Result<Mode> {
+        let meta = &entry.meta;
+        let ours = (owner(self.owners, meta.uid)?, owner(self.owners, meta.gid)?) == self.us;
+        // an access list may let in fewer than its mask, which stands where the mode says group
+        if ours && task.pieces <= 1 && entry.attributes.is_empty() {
+            Ok(Mode::from_raw_mode(meta.mode & 0o777))
+        } else {
+            Ok(Mode::RUSR | Mode::WUSR)
+        }
     }
 }
 
-fn finish(
-    folder: BorrowedFd<'_>,
-    file: &OwnedFd,
-    entry: &Entry,
-    owners: &OwnerMap,
-    us: (u32, u32),
-) -> io::Result<()> {
+fn finish(folder: BorrowedFd<'_>, file: &OwnedFd, entry: &Entry, owners: &OwnerMap) -> io::Result<()> {
     if let Node::File(node) = &entry.node
         && matches!(node.content, Content::Many(_))
     {
@@ -120,61 +127,65 @@ fn finish(
         ftruncate(file, node.size)?;
     }
     let (uid, gid) = (owner(owners, entry.meta.uid)?, owner(owners, entry.meta.gid)?);
-    if (uid, gid) != us {
+    // looking is cheaper than a change that the file system writes down, and most files are made as they are to be
+    let made = fstat(file)?;
+    let foreign = (uid, gid) != (made.st_uid, made.st_gid);
+    if foreign {
         fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
     }
     // after the owner, whose change takes the set-id bits away; before an access list, which is part of the mode
-    if entry.meta.mode != 0o600 {
+    if foreign || made.st_mode & 0o7777 != entry.meta.mode {
         fchmod(file, Mode::from_raw_mode(entry.meta.mode))?;
     }
     set_attributes(folder, &entry.name, owners, &entry.attributes)?;
     Ok(futimens(file, &times(&entry.meta))?)
 }
 
-/// Makes all folders, symlinks and pipes, each name for itself; a folder that is there from a restore that broke off
-/// stays.
-pub(crate) fn make_folders(target: BorrowedFd<'_>, tree: &Tree, owners: &OwnerMap) -> io::Result<()> {
-    for listing in &tree.listings {
-        let folder = open_beneath(target, &listing.path, OFlags::PATH | OFlags::DIRECTORY)?;
-        let set = |entry: &Entry, kind: FileType| -> io::Result<()> {
-            let (uid, gid) = (owner(owners, entry.meta.uid)?, owner(owners, entry.meta.gid)?);
-            chownat(
-                &folder,
-                &*entry.name,
-                Some(Uid::from_raw(uid)),
-                Some(Gid::from_raw(gid)),
-                AtFlags::SYMLINK_NOFOLLOW,
-            )
-            .or_else(|error| if error == Errno::PERM { Ok(()) } else { Err(error) })?;
-            if kind == FileType::Fifo {
-                let path = proc_path(folder.as_fd(), &entry.name)?;
-                rustix::fs::chmod(path.as_c_str(), Mode::from_raw_mode(entry.meta.mode))?;
-                set_attributes(folder.as_fd(), &entry.name, owners, &entry.attributes)?;
+/// Makes a folder's folders, symlinks and pipes, each name for itself; a folder that is there from a restore that broke
+/// off stays. The folder itself is made with its parent's.
+pub(crate) fn make_entries(target: BorrowedFd<'_>, listing: &Listing, owners: &OwnerMap) -> io::Result<()> {
+    if listing.entries.iter().all(|entry| matches!(entry.node, Node::File(_))) {
+        return Ok(());
+    }
+    let folder = open_beneath(target, &listing.path, OFlags::PATH | OFlags::DIRECTORY)?;
+    let set = |entry: &Entry, kind: FileType| -> io::Result<()> {
+        let (uid, gid) = (owner(owners, entry.meta.uid)?, owner(owners, entry.meta.gid)?);
+        chownat(
+            &folder,
+            &*entry.name,
+            Some(Uid::from_raw(uid)),
+            Some(Gid::from_raw(gid)),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )
+        .or_else(|error| if error == Errno::PERM { Ok(()) } else { Err(error) })?;
+        if kind == FileType::Fifo {
+            let path = proc_path(folder.as_fd(), &entry.name)?;
+            rustix::fs::chmod(path.as_c_str(), Mode::from_raw_mode(entry.meta.mode))?;
+            set_attributes(folder.as_fd(), &entry.name, owners, &entry.attributes)?;
+        }
+        Ok(utimensat(&folder, &*entry.name, &times(&entry.meta), AtFlags::SYMLINK_NOFOLLOW)?)
+    };
+    for entry in &listing.entries {
+        match &entry.node {
+            Node::Folder | Node::Passage => {
+                let mode = if matches!(entry.node, Node::Passage) { 0o755 } else { 0o700 };
+                match mkdirat(&folder, &*entry.name, Mode::from_raw_mode(mode)) {
+                    Ok(()) => {}
+                    Err(Errno::EXIST) if is(&folder, &entry.name, FileType::Directory) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
-            Ok(utimensat(&folder, &*entry.name, &times(&entry.meta), AtFlags::SYMLINK_NOFOLLOW)?)
-        };
-        for entry in &listing.entries {
-            match &entry.node {
-                Node::Folder | Node::Passage => {
-                    let mode = if matches!(entry.node, Node::Passage) { 0o755 } else { 0o700 };
-                    match mkdirat(&folder, &*entry.name, Mode::from_raw_mode(mode)) {
-                        Ok(()) => {}
-                        Err(Errno::EXIST) if is(&folder, &entry.name, FileType::Directory) => {}
-                        Err(error) => return Err(error.into()),
-                    }
-                }
-                Node::Symlink(link) => {
-                    remove(&folder, &entry.name)?;
-                    symlinkat(&**link, &folder, &*entry.name)?;
-                    set(entry, FileType::Symlink)?;
-                }
-                Node::Fifo => {
-                    remove(&folder, &entry.name)?;
-                    mknodat(&folder, &*entry.name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-                    set(entry, FileType::Fifo)?;
-                }
-                Node::File(_) => {}
+            Node::Symlink(link) => {
+                remove(&folder, &entry.name)?;
+                symlinkat(&**link, &folder, &*entry.name)?;
+                set(entry, FileType::Symlink)?;
             }
+            Node::Fifo => {
+                remove(&folder, &entry.name)?;
+                mknodat(&folder, &*entry.name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+                set(entry, FileType::Fifo)?;
+            }
+            Node::File(_) => {}
         }
     }
     Ok(())
@@ -208,24 +219,26 @@ pub(crate) fn link_names(target: BorrowedFd<'_>, tree: &Tree, links: &[Link]) ->
     Ok(())
 }
 
-/// Gives folders their owners, modes, attributes and times, the deepest first.
-pub(crate) fn finish_folders(target: BorrowedFd<'_>, tree: &Tree, owners: &OwnerMap) -> io::Result<()> {
-    let set = |folder: &OwnedFd, entry: &Entry| -> io::Result<()> {
-        let (uid, gid) = (owner(owners, entry.meta.uid)?, owner(owners, entry.meta.gid)?);
-        fchown(folder, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
-            .or_else(|error| if error == Errno::PERM { Ok(()) } else { Err(error) })?;
-        fchmod(folder, Mode::from_raw_mode(entry.meta.mode))?;
-        set_attributes(folder.as_fd(), b".", owners, &entry.attributes)?;
-        Ok(futimens(folder, &times(&entry.meta))?)
-    };
-    for listing in tree.listings.iter().rev() {
-        for entry in listing.entries.iter().filter(|entry| matches!(entry.node, Node::Folder)) {
-            let path = crate::tree::join(&listing.path, &entry.name);
-            set(&open_beneath(target, &path, OFlags::RDONLY | OFlags::DIRECTORY)?, entry)?;
-        }
-    }
-    if matches!(tree.root.node, Node::Folder) {
-        set(&open_beneath(target, b"", OFlags::RDONLY | OFlags::DIRECTORY)?, &tree.root)?;
+/// Gives a folder's folders their owners, modes, attributes and times; what is below them has its own.
+pub(crate) fn finish_folders(target: BorrowedFd<'_>, listing: &Listing, owners: &OwnerMap) -> io::Result<()> {
+    for entry in listing.entries.iter().filter(|entry| matches!(entry.node, Node::Folder)) {
+        finish_folder(target, &join(&listing.path, &entry.name), entry, owners)?;
     }
     Ok(())
+}
+
+/// Gives one folder its owner, mode, attributes and times.
+pub(crate) fn finish_folder(
+    target: BorrowedFd<'_>,
+    path: &[u8],
+    entry: &Entry,
+    owners: &OwnerMap,
+) -> io::Result<()> {
+    let folder = open_beneath(target, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let (uid, gid) = (owner(owners, entry.meta.uid)?, owner(owners, entry.meta.gid)?);
+    fchown(&folder, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+        .or_else(|error| if error == Errno::PERM { Ok(()) } else { Err(error) })?;
+    fchmod(&folder, Mode::from_raw_mode(entry.meta.mode))?;
+    set_attributes(folder.as_fd(), b".", owners, &entry.attributes)?;
+    Ok(futimens(&folder, &times(&entry.meta))?)
 }

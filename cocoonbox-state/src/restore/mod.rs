@@ -5,7 +5,9 @@ mod file;
 mod plan;
 
 pub use error::RestoreError;
-pub(crate) use file::{FileTask, Writer as FileWriter, finish_folders, link_names, make_folders};
+pub(crate) use file::{
+    FileTask, Writer as FileWriter, finish_folder, finish_folders, link_names, make_entries,
+};
 pub(crate) use plan::{GroupTask, Plan};
 
 use std::path::PathBuf;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -17,17 +17,18 @@ use super::gather::{on_threads, survey};
 use super::{blocking, retried};
 use crate::browse::{Browser, damaged_pack, spans};
 use crate::cache::{self, CacheFile};
+use crate::chunk::Unpacker;
 use crate::crash::crash_point;
 use crate::manifest::{ReadError, load_chain};
 use crate::object::{ByteRange, Fetch, ObjectError};
-use crate::pack::open_group;
+use crate::pack::open_group_with;
 use crate::restore::{
-    FileWriter, GroupTask, Plan, RestoreError, RestoreOptions, Restored, Verify, finish_folders, link_names,
-    make_folders,
+    FileWriter, GroupTask, Plan, RestoreError, RestoreOptions, Restored, Verify, finish_folder,
+    finish_folders, link_names, make_entries,
 };
 use crate::save::Progress;
 use crate::scan::{Cached, ChunkSink, OwnerMap, Root, open_beneath, read_file};
-use crate::tree::{ChunkTable, Node, Tree, TreePath, components, join, parent, root_hash};
+use crate::tree::{ChunkTable, Listing, Node, Tree, TreePath, components, join, parent, root_hash};
 use crate::{BoxKeys, ObjectKey, SaveId, hash_tree};
 
 /// How many bytes are fetched at once, about, and how many fetches are under way.
@@ -161,17 +162,34 @@ impl Shared {
         results.into_iter().collect()
     }
 
+    fn empty_files(&self, threads: usize) -> io::Result<()> {
+        let empty: Vec<_> = self
+            .plan
+            .files
+            .iter()
+            .zip(&self.there)
+            .filter(|(task, there)| task.pieces == 0 && !there.load(Ordering::Relaxed))
+            .map(|(task, _)| task)
+            .collect();
+        self.files.fetch_add(empty.len() as u64, Ordering::Relaxed);
+        in_shares(&empty, threads, |share| {
+            let mut writer = FileWriter::new(self.target.as_fd(), &self.tree, &self.owners);
+            share.iter().try_for_each(|task| writer.empty(task))
+        })
+    }
+
     fn work(
         &self,
         jobs: &Mutex<mpsc::Receiver<Job>>,
         progress: Option<&watch::Sender<Progress>>,
     ) -> Result<(), Failure> {
+        let mut unpacker = Unpacker::new().map_err(Failure::Io)?;
         let mut writer = FileWriter::new(self.target.as_fd(), &self.tree, &self.owners);
         loop {
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
             let Some(job) = job else { return Ok(()) };
             for task in &job.tasks {
-                self.group(&mut writer, &self.plan.groups[*task], &job, progress)?;
+                self.group(&mut writer, &mut unpacker, &self.plan.groups[*task], &job, progress)?;
                 crash_point("restore: after a group was written");
             }
         }
@@ -180,6 +198,7 @@ impl Shared {
     fn group(
         &self,
         writer: &mut FileWriter<'_>,
+        unpacker: &mut Unpacker,
         task: &GroupTask,
         job: &Job,
         progress: Option<&watch::Sender<Progress>>,
@@ -190,7 +209,7 @@ impl Shared {
         let sealed = job.bytes.get(at..at + place.sealed as usize).ok_or_else(|| {
             Failure::Read(ReadError::Object { key: key.clone(), source: ObjectError::OutOfRange })
         })?;
-        let plain = open_group(&self.keys, &place, sealed)
+        let plain = open_group_with(unpacker, &self.keys, &place, sealed)
             .map_err(|source| Failure::Read(ReadError::damaged(&key)(source)))?;
         let mut checked = u32::MAX;
         let mut done = Progress { new_bytes: sealed.len() as u64, ..Progress::default() };
@@ -225,12 +244,52 @@ impl Shared {
     }
 }
 
+/// How many folders or files a thread takes at once.
+const SHARE: usize = 64;
+
+/// Works on shares of a list on several threads.
+fn in_shares<T: Sync>(
+    list: &[T],
+    threads: usize,
+    work: impl Fn(&[T]) -> io::Result<()> + Sync,
+) -> io::Result<()> {
+    let shares: Vec<&[T]> = list.chunks(SHARE).collect();
+    let next = AtomicUsize::new(0);
+    let take = || loop {
+        let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) else { return Ok(()) };
+        work(share)?;
+    };
+    on_threads(threads.min(shares.len()).max(1), take).into_iter().collect()
+}
+
+/// Works on all folders, those of one depth at the same time: the root first, or last.
+fn by_depth(
+    tree: &Tree,
+    threads: usize,
+    deepest_first: bool,
+    work: impl Fn(&Listing) -> io::Result<()> + Sync,
+) -> io::Result<()> {
+    let mut levels: Vec<Vec<&Listing>> = Vec::new();
+    for listing in &tree.listings {
+        let depth = components(&listing.path).count();
+        levels.resize_with(levels.len().max(depth + 1), Vec::new);
+        levels[depth].push(listing);
+    }
+    if deepest_first {
+        levels.reverse();
+    }
+    levels.iter().try_for_each(|level| {
+        in_shares(level, threads, |share| share.iter().try_for_each(|listing| work(listing)))
+    })
+}
+
 fn prepare(
     keys: BoxKeys,
     tree: Tree,
     table: ChunkTable,
     target: &Path,
     owners: OwnerMap,
+    threads: usize,
 ) -> Result<Shared, RestoreError> {
     let plan = Plan::new(&tree, &table);
     let there = plan.files.iter().map(|_| AtomicBool::new(false)).collect();
@@ -254,18 +313,13 @@ fn prepare(
     if fresh && shared.plan.bytes > free {
         return Err(RestoreError::NoSpace { needed: shared.plan.bytes, free });
     }
-    make_folders(shared.target.as_fd(), &shared.tree, &shared.owners).map_err(RestoreError::of)?;
+    let (at, owners) = (shared.target.as_fd(), &shared.owners);
+    by_depth(&shared.tree, threads, false, |listing| make_entries(at, listing, owners))
+        .map_err(RestoreError::of)?;
     if !fresh {
         shared.resume().map_err(RestoreError::of)?;
     }
-    let mut writer = FileWriter::new(shared.target.as_fd(), &shared.tree, &shared.owners);
-    for (task, there) in shared.plan.files.iter().zip(&shared.there) {
-        if task.pieces == 0 && !there.load(Ordering::Relaxed) {
-            writer.empty(task).map_err(RestoreError::of)?;
-            shared.files.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    drop(writer);
+    shared.empty_files(threads).map_err(RestoreError::of)?;
     Ok(shared)
 }
 
@@ -306,7 +360,11 @@ async fn write_tree(
     fetch: &dyn Fetch,
 ) -> Result<(Arc<Shared>, u64), RestoreError> {
     let (keys, target, owners) = (keys.clone(), target.to_owned(), options.owners.clone());
-    let prepared = blocking(move || Ok(prepare(keys, tree, table, &target, owners)));
+    let threads = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        given => given,
+    };
+    let prepared = blocking(move || Ok(prepare(keys, tree, table, &target, owners, threads)));
     let shared = Arc::new(prepared.await.map_err(RestoreError::of)??);
     if let Some(progress) = &options.progress {
         let files = shared.plan.files.len() as u64 + shared.plan.linked_files;
@@ -320,11 +378,7 @@ async fn write_tree(
     let fetched: u64 = runs.iter().map(|run| run.1.end - run.1.start).sum();
     let (jobs, receiver) = mpsc::channel(FETCHES);
     let receiver = Arc::new(Mutex::new(receiver));
-    let count = match options.threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        given => given,
-    };
-    let threads: Vec<_> = (0..count)
+    let workers: Vec<_> = (0..threads)
         .map(|_| {
             let (shared, receiver, progress) =
                 (Arc::clone(&shared), Arc::clone(&receiver), options.progress.clone());
@@ -369,8 +423,8 @@ async fn write_tree(
     drop(jobs);
     // all of them end before this does: nothing is written after an error was told
     let mut first = Ok(());
-    for thread in threads {
-        let done = match thread.await {
+    for worker in workers {
+        let done = match worker.await {
             Ok(done) => done.map_err(RestoreError::from),
             Err(error) => Err(RestoreError::of(io::Error::other(error))),
         };
@@ -385,7 +439,12 @@ async fn write_tree(
         crash_point("restore: before folders are finished");
         let target = finished.target.as_fd();
         link_names(target, &finished.tree, &finished.plan.links)?;
-        finish_folders(target, &finished.tree, &finished.owners)
+        let (tree, owners) = (&finished.tree, &finished.owners);
+        by_depth(tree, threads, true, |listing| finish_folders(target, listing, owners))?;
+        if matches!(tree.root.node, Node::Folder) {
+            finish_folder(target, b"", &tree.root, owners)?;
+        }
+        Ok(())
     })
     .await
     .map_err(RestoreError::of)?;
