@@ -123,14 +123,12 @@ async fn no_secret_is_printed() -> Outcome {
     let s3_spelled = s3_url.url.reveal().to_owned();
     let wrong = printed.reveal().replace(&printed.reveal()[20..30], "bbbbbbbbbb");
     let refused = StateKey::import(&wrong).err().ok_or("a wrong key was taken")?;
-    let sealed = cocoonbox_state::seal_state_key(
-        &Key::new([3; 32]),
-        keys.uid(),
-        &key,
-        &cocoonbox_core::SystemEntropy,
-    )?;
-    let unopened = cocoonbox_state::open_state_key(&Key::new([4; 32]), keys.uid(), &sealed);
+    let account = cocoonbox_state::Account { uid: keys.uid().clone(), key: key.clone() };
+    let (owner, entropy) = (keys.uid(), &cocoonbox_core::SystemEntropy);
+    let sealed = cocoonbox_state::seal_account(&Key::new([3; 32]), owner, &account, entropy)?;
+    let unopened = cocoonbox_state::open_account(&Key::new([4; 32]), owner, &sealed);
     let said = [
+        format!("{account:?} {:?}", account.export()),
         format!("{key:?} {printed:?} {keys:?} {vault:?} {signer:?} {url:?} {granted:?}"),
         format!("{config:?} {s3:?} {s3_url:?} {refused:?} {refused} {unopened:?}"),
         format!("{:?} {:?}", signer.verify(cocoonbox_state::PresignedMethod::Get, &spelled), url.url),

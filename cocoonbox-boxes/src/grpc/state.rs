@@ -62,7 +62,7 @@ fn pruned(info: PruneInfo) -> wire::PruneReply {
         packs: info.packs as i64,
         manifests: info.manifests as i64,
         bytes: info.bytes as i64,
-        sweep_at_ms: info.sweep_at.map_or(0, |at| at.millis()),
+        sweep_at_ms: info.sweep_at.map_or(0, cocoonbox_core::Timestamp::millis),
         deleted: info.deleted as i64,
     }
 }
