@@ -100,7 +100,8 @@ async fn random_bytes_are_stored_as_they_are() -> Outcome {
     let stats = saved.record.stats;
     assert_eq!(stats.new_bytes, rounds * (16 << 20));
     let overhead = stats.stored_bytes - stats.new_bytes;
-    assert!(overhead < stats.new_bytes / 100 + (16 << 20), "{stats:?}");
+    // full packs are padded by less than the chunk that did not fit
+    assert!(overhead < stats.new_bytes / 10 + (16 << 20), "{stats:?}");
     fs::remove_dir_all(&root)?;
     let restored =
         vault.restore(&keys, &saved.id, &work.path().join("out"), &RestoreOptions::default()).await?;
