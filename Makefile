@@ -55,5 +55,5 @@ bench-state: ## measures saves and restores beside restic and borg
 fuzz: ## fuzzes what reads foreign bytes, 30 s for each target
 	@scripts/fuzz.sh
 
-soak: ## the long tests: 200 kills, thousands of connections, the contract on Docker
+soak: ## the long tests: 200 kills, thousands of connections, saves of a million files, the contract on Docker
 	@scripts/soak.sh

