@@ -6,6 +6,7 @@ use cocoonbox_core::{SystemEntropy, TokenId, UserId};
 use cocoonbox_wire::control::v1 as wire;
 use cocoonbox_wire::control::v1::boxes_client::BoxesClient;
 use cocoonbox_wire::control::v1::boxes_server::BoxesServer;
+use cocoonbox_wire::control::v1::state_client::StateClient;
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Status};
@@ -186,5 +187,20 @@ async fn what_needs_saves_says_what_is_missing() {
         missing,
     );
     let rebase = boxes.rebase(by(&ana, wire::RebaseRequest::default())).await;
-    refused(rebase, Code::Unimplemented, "does not move boxes to another image");
+    refused(rebase, Code::Unimplemented, missing);
+    let mut state = StateClient::new(grpc::state_service(Arc::new(world.engine.clone()), None));
+    refused(state.check(by(&ana, wire::CheckRequest::default())).await, Code::Unimplemented, missing);
+    refused(state.prune(by(&ana, wire::PruneRequest::default())).await, Code::Unimplemented, missing);
+    refused(
+        state.export_key(by(&ana, wire::ExportKeyRequest { confirm: true })).await,
+        Code::Unimplemented,
+        missing,
+    );
+    refused(
+        state.import_key(by(&ana, wire::ImportKeyRequest::default())).await,
+        Code::Unimplemented,
+        missing,
+    );
+    // a call that shows no token is told so first
+    refused(state.prune(Request::new(wire::PruneRequest::default())).await, Code::Unauthenticated, "sign in");
 }
