@@ -212,6 +212,12 @@ for round in $(seq "$rounds"); do
     for tool in "${tools[@]:turn}" "${tools[@]:0:turn}"; do measure_all "$tool"; done
 done
 
+# the same first save, of a tree in a box
+if seconds=$(COCOONBOX_BENCH_BUILT=${COCOONBOX_BENCH_BUILT:-} benches/save-box.sh "$tree" "$rounds"); then
+    values[save-box cocoonbox]=$(tr '\n' ' ' <<<"$seconds")
+    for tool in "${tools[@]:1}"; do values[save-box $tool]=${values[save-first $tool]:-}; done
+fi
+
 median() { tr ' ' '\n' <<<"$1" | grep . | sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 figure() { # figure NAME UNIT: a line for each peer, less being better
     local tool mine theirs
@@ -224,7 +230,7 @@ figure() { # figure NAME UNIT: a line for each peer, less being better
             "${names[$tool]}" "$theirs" "$(awk "BEGIN { printf \"%.2f\", $theirs / $mine }")" "$2"
     done
 }
-for name in save-first save-unchanged save-touched restore-full restore-one save-first-cold restore-full-cold restore-one-cold; do
+for name in save-first save-box save-unchanged save-touched restore-full restore-one save-first-cold restore-full-cold restore-one-cold; do
     figure $name s
 done
 figure save-peak-mib MiB

@@ -67,6 +67,20 @@ pub struct SaveInfo {
     pub skipped: u64,
 }
 
+/// How far a save or restore is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "counts")]
+pub struct Moved {
+    /// Bytes done, or found unchanged, and in all.
+    pub bytes: Bytes,
+    /// Files of them.
+    pub files: u64,
+    /// Files in all.
+    pub files_total: u64,
+    /// Bytes that were in no save before, or that were fetched.
+    pub new_bytes: u64,
+}
+
 /// What came of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "three counts")]
@@ -158,7 +172,7 @@ impl KeeperError {
 /// - A save counts when [`save`](Self::save) answers it, and is then listed. One that fails leaves the saves before as
 ///   they were.
 /// - What [`stage`](Self::stage) brought into the box takes its place at the box's next start, whole or not at all.
-/// - `progress` is told bytes done and in all; who does not read it holds nothing up.
+/// - `progress` is told how far it is; who does not read it holds nothing up.
 /// - Dropping a future gives the work up; what was done so far is found again or cleared away later.
 #[async_trait]
 pub trait StateKeeper: fmt::Debug + Send + Sync + 'static {
@@ -167,7 +181,7 @@ pub trait StateKeeper: fmt::Debug + Send + Sync + 'static {
         &self,
         guest: Guest,
         reason: SaveReason,
-        progress: watch::Sender<Bytes>,
+        progress: watch::Sender<Moved>,
     ) -> Result<SaveInfo, KeeperError>;
     /// Brings a save into a running box, proven, beside what it has; `save` is an id, or empty for the one that holds
     /// what the box had last: what was restored since its newest save, else the newest that no restore made of what it
@@ -176,7 +190,7 @@ pub trait StateKeeper: fmt::Debug + Send + Sync + 'static {
         &self,
         guest: Guest,
         save: &str,
-        progress: watch::Sender<Bytes>,
+        progress: watch::Sender<Moved>,
     ) -> Result<RestoreInfo, KeeperError>;
     /// Puts files and folders of a save in the place of what a running box has.
     async fn restore_files(
@@ -184,7 +198,7 @@ pub trait StateKeeper: fmt::Debug + Send + Sync + 'static {
         guest: Guest,
         save: &str,
         paths: &[Vec<u8>],
-        progress: watch::Sender<Bytes>,
+        progress: watch::Sender<Moved>,
     ) -> Result<RestoreInfo, KeeperError>;
     /// Lists a box's saves, the newest first.
     async fn saves(&self, owner: &UserId, box_id: &BoxId) -> Result<Vec<SaveInfo>, KeeperError>;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cocoonbox_core::backend::{Claim, ClaimFilter, ClaimState};
-use cocoonbox_core::machine::{Command, Decision, SeenClaim, Write, decide};
+use cocoonbox_core::machine::{Command, Decision, FailureKind, Look, SeenClaim, Write, decide};
 use cocoonbox_core::{BoxId, UserId};
 
 use super::{Engine, Inner, serve};
@@ -34,7 +34,7 @@ impl Engine {
     ///   done, and otherwise ends as failed, "interrupted by a restart".
     /// - A box whose sandbox is gone or died is failed, with the reason, and can be ensured again.
     /// - A box on a node that does not answer is failed, with the reason, and is neither claimed anew nor forgotten: once
-    ///   the node answers, it is again what it is there.
+    ///   the node answers, it is again what it is there. So is one that such a node was perhaps about to make.
     /// - A sandbox whose box was deleted is released, if its tenant is a user whose boxes this store knows; a store
     ///   that was lost releases nothing.
     /// - Doing it twice changes nothing the second time.
@@ -127,9 +127,24 @@ impl Inner {
             if stored.record.pending.is_some() && pending == Pending::AtWork {
                 return Ok(None);
             }
-            let seen = self.look(id, stored.record.sandbox.as_ref()).await.map_err(EngineError::Backend)?;
-            let now = self.clock.now();
-            let command = Command::Reconcile { seen, fresh: self.fresh()? };
+            let seen = self.look(id, stored.record.sandbox.as_ref()).await;
+            let (now, fresh) = (self.clock.now(), self.fresh()?);
+            let command = match (seen, &stored.record.pending) {
+                (Ok(seen), _) => Command::Reconcile { seen, fresh },
+                // a node that may hold it is silent: one box is in doubt, and the others are served all the same
+                (Err(error), Some(cut_off)) if pending == Pending::CutOff => Command::EffectFailed {
+                    operation: cut_off.operation.clone(),
+                    kind: FailureKind::Interrupted,
+                    reason: format!("interrupted by a restart: {}", super::effect::text(&error)),
+                    look: Look::Unknown,
+                    fresh,
+                },
+                (Err(error), None) if pending == Pending::CutOff => {
+                    tracing::warn!(box_id = %id, error = super::effect::text(&error), "a box cannot be compared now");
+                    return Ok(None);
+                }
+                (Err(error), _) => return Err(EngineError::Backend(error)),
+            };
             let decision = decide(Some(&stored.record), command, now)?;
             if decision.write != Write::Keep {
                 let change = Self::change(&stored.record.owner, id, Some(&stored), &decision, now);

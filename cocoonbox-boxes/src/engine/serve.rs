@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use cocoonbox_core::machine::{
-    Bytes, Command, Decision, Effect, FailureKind, Fresh, Look, Phase, Refusal, Write, decide,
+    Command, Decision, Effect, FailureKind, Fresh, Look, Phase, Refusal, Write, decide,
 };
 use cocoonbox_core::{BoxId, OperationId};
 use futures::StreamExt as _;
@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::reconcile::Pending;
 use super::{Engine, Inner, effect};
-use crate::EngineError;
 use crate::store::{Hint, StoreError, Stored};
+use crate::{EngineError, Moved};
 
 /// How often an operation says how far it is.
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -239,16 +239,16 @@ async fn conclude(
     }
 }
 
-/// Runs `work`, and tells at most once a second how far it is.
+/// Runs `work`, and tells at most once a second how far it is; `new` says what the new bytes are.
 pub(super) async fn with_progress<T, F: Future<Output = T>>(
     inner: &Inner,
     id: &BoxId,
     operation: &OperationId,
     phase: Phase,
-    told: &str,
-    work: impl FnOnce(watch::Sender<Bytes>) -> F,
+    new: &str,
+    work: impl FnOnce(watch::Sender<Moved>) -> F,
 ) -> T {
-    let (sender, mut seen) = watch::channel(Bytes::default());
+    let (sender, mut seen) = watch::channel(Moved::default());
     let work = work(sender);
     tokio::pin!(work);
     let mut ticks = interval(PROGRESS);
@@ -260,8 +260,16 @@ pub(super) async fn with_progress<T, F: Future<Output = T>>(
             _ = ticks.tick() => {}
         }
         if seen.has_changed().unwrap_or(false) {
-            let bytes = *seen.borrow_and_update();
-            inner.progress(id, operation, phase, told.to_owned(), bytes, None).await;
+            let at = *seen.borrow_and_update();
+            let tenths = at.new_bytes * 10 / (1 << 20);
+            let message = format!(
+                "{} of {} files, {}.{} MiB {new}",
+                at.files,
+                at.files_total,
+                tenths / 10,
+                tenths % 10
+            );
+            inner.progress(id, operation, phase, message, at.bytes, None).await;
         }
     }
 }

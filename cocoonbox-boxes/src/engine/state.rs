@@ -263,7 +263,7 @@ impl Inner {
             let guest = self.guest(record, sandbox, wake_id).await?;
             let work = |progress| keeper.save(guest, reason, progress);
             left -= 1;
-            match serve::with_progress(self, &record.id, operation, Phase::Saving, "saving", work).await {
+            match serve::with_progress(self, &record.id, operation, Phase::Saving, "new", work).await {
                 Err(KeeperError::Raced) if left > 0 => {}
                 done => return Ok(done?),
             }
@@ -333,7 +333,7 @@ impl Inner {
         self.progress(&record.id, operation, Phase::Restoring, message, bytes, Some(before.at)).await;
         let guest = self.guest(record, sandbox, wake_id).await?;
         let work = |progress| keeper.stage(guest, save, progress);
-        serve::with_progress(self, &record.id, operation, Phase::Restoring, "restoring", work).await?;
+        serve::with_progress(self, &record.id, operation, Phase::Restoring, "fetched", work).await?;
         Ok(Command::Staged { operation: operation.clone(), fresh })
     }
 
@@ -350,7 +350,7 @@ impl Inner {
         let guest = self.guest(record, sandbox, wake_id).await?;
         let work = |progress| keeper.restore_files(guest, save, paths, progress);
         let phase = Phase::RestoringFiles;
-        let done = serve::with_progress(self, &record.id, operation, phase, "restoring files", work).await?;
+        let done = serve::with_progress(self, &record.id, operation, phase, "fetched", work).await?;
         Ok(Command::FilesRestored {
             operation: operation.clone(),
             message: format!("{} files are restored in {}", done.files, record.name),
@@ -411,7 +411,7 @@ impl Inner {
         let keeper = self.keeper()?;
         let guest = self.guest(record, sandbox, wake_id).await?;
         let work = |progress| keeper.stage(guest, save, progress);
-        match serve::with_progress(self, &record.id, operation, Phase::Restoring, "restoring", work).await {
+        match serve::with_progress(self, &record.id, operation, Phase::Restoring, "fetched", work).await {
             // its saves are gone: there is nothing to bring back
             Err(KeeperError::NotFound { .. }) if save.is_empty() => return Ok(()),
             done => done?,

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cocoonbox_core::machine::Bytes;
 use cocoonbox_core::{BoxId, Clock, Entropy, Retry, UserId};
 use cocoonbox_state::{
     Account, BoxKeys, Browser, Catalog, CatalogError, CommitError, CommitRefusal, Domain, EntryKind, Fetch,
@@ -20,7 +19,9 @@ use tokio::sync::watch;
 use super::StateKeys;
 use super::grant::Scope;
 use super::serve::{Kind, Way, call};
-use crate::keeper::{Guest, KeeperError, RestoreInfo, SaveInfo, SaveReason, SavedEntryInfo, StateKeeper};
+use crate::keeper::{
+    Guest, KeeperError, Moved, RestoreInfo, SaveInfo, SaveReason, SavedEntryInfo, StateKeeper,
+};
 
 /// Saves boxes into a store of objects, sealed by their agents.
 pub struct SealedKeeper {
@@ -95,7 +96,7 @@ impl SealedKeeper {
         &self,
         guest: Guest,
         keep: Option<Keep>,
-        progress: &watch::Sender<Bytes>,
+        progress: &watch::Sender<Moved>,
     ) -> Result<SaveEntry, KeeperError> {
         let (owner, box_id) = (guest.owner.clone(), guest.box_id.clone());
         let (keys, ledger) = self.opened(&owner, &box_id).await?;
@@ -200,7 +201,7 @@ impl StateKeeper for SealedKeeper {
         &self,
         guest: Guest,
         reason: SaveReason,
-        progress: watch::Sender<Bytes>,
+        progress: watch::Sender<Moved>,
     ) -> Result<SaveInfo, KeeperError> {
         let keep = match reason {
             SaveReason::Restore => Some(Keep::BeforeRestore),
@@ -214,7 +215,7 @@ impl StateKeeper for SealedKeeper {
         &self,
         guest: Guest,
         save: &str,
-        progress: watch::Sender<Bytes>,
+        progress: watch::Sender<Moved>,
     ) -> Result<RestoreInfo, KeeperError> {
         let (keys, ledger) = self.opened(&guest.owner, &guest.box_id).await?;
         let save = Self::pick(&ledger, &keys, save)?;
@@ -233,7 +234,7 @@ impl StateKeeper for SealedKeeper {
         guest: Guest,
         save: &str,
         paths: &[Vec<u8>],
-        progress: watch::Sender<Bytes>,
+        progress: watch::Sender<Moved>,
     ) -> Result<RestoreInfo, KeeperError> {
         let (keys, ledger) = self.opened(&guest.owner, &guest.box_id).await?;
         let save = Self::pick(&ledger, &keys, save)?;

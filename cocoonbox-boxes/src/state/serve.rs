@@ -22,7 +22,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
 use super::grant::{Scope, Wanted};
-use crate::{Guest, KeeperError, StateCare};
+use crate::{Guest, KeeperError, Moved, StateCare};
 
 /// How long an agent may say nothing at all.
 const SILENCE: Duration = Duration::from_mins(10);
@@ -120,7 +120,7 @@ pub(super) async fn call(
     kind: Kind,
     first: Tell,
     scope: &Scope,
-    progress: &watch::Sender<Bytes>,
+    progress: &watch::Sender<Moved>,
 ) -> Result<Said, KeeperError> {
     let token =
         call_token::mint(way.call_key, &guest.box_id, &guest.wake_id, MethodClass::State, way.clock.now());
@@ -157,7 +157,12 @@ pub(super) async fn call(
                 }
             }
             Some(Said::Progress(at)) => {
-                progress.send_replace(Bytes { done: at.bytes, total: at.bytes_total });
+                progress.send_replace(Moved {
+                    bytes: Bytes { done: at.bytes, total: at.bytes_total },
+                    files: at.files,
+                    files_total: at.files_total,
+                    new_bytes: at.new_bytes,
+                });
             }
             Some(last) => return Ok(last),
             None => return Err(broken("it hung up")),

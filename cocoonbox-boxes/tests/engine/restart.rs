@@ -187,6 +187,30 @@ async fn without_the_backend_nothing_starts() {
 }
 
 #[tokio::test]
+async fn a_box_of_which_a_silent_node_may_know_holds_up_no_start() {
+    let (world, ana, bob) = (World::new().await, user(), user());
+    world.running(&bob).await;
+    world.backend.fail_next(Method::Claim, Fault::HangAfter);
+    let started = world.engine.create(&ana, FREE, None, None, None).await.unwrap();
+    while world.backend.calls(Method::Claim) < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let world = world.restarted();
+    // what there is in all can be told, and of this box nothing
+    world.backend.fail_later(Method::Find, 2, Fault::Before);
+    let found = world.engine.start().await.unwrap();
+    assert_eq!((found.boxes, found.repaired, found.released), (2, 1, 0));
+    let last = world.last(&ana, &started).await;
+    assert!(last.phase == Phase::Failed && last.message.contains("interrupted by a restart"), "{last:?}");
+    assert_eq!(world.state(&ana).await, BoxState::Failed);
+    assert_eq!(world.state(&bob).await, BoxState::Running);
+    // once it can be told, the sandbox that was made is the box's
+    assert_eq!(world.running(&ana).await.state, BoxState::Running);
+    world.nothing_is_under_way().await;
+    assert_eq!(world.node.find(&ClaimFilter::all()).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn an_outcome_is_written_even_if_the_store_fails_meanwhile() {
     let (world, ana) = (World::new().await, user());
     for fault in [StoreFault::Before, StoreFault::After] {

@@ -12,11 +12,13 @@ pub(super) struct Progress<'a> {
     terminal: bool,
     quiet: bool,
     last: String,
+    /// Where the phase's bytes began to be counted: phase, time, bytes.
+    began: Option<(Phase, i64, i64)>,
 }
 
 impl<'a> Progress<'a> {
     pub(super) fn new(stderr: &'a mut (dyn Write + Send), terminal: bool, quiet: bool) -> Self {
-        Self { stderr, terminal, quiet, last: String::new() }
+        Self { stderr, terminal, quiet, last: String::new(), began: None }
     }
 
     /// Shows an operation's event.
@@ -28,11 +30,27 @@ impl<'a> Progress<'a> {
         if event.total_bytes > 0 {
             let (done, total) = (event.done_bytes.max(0).unsigned_abs(), event.total_bytes.unsigned_abs());
             text = format!("{text} {} of {}", bytes(done), bytes(total));
+            if let Some(pace) = self.pace(event) {
+                text = format!("{text}, {pace}");
+            }
         }
         if !event.message.is_empty() {
             text = format!("{text}: {}", plain(&event.message));
         }
         self.show(text);
+    }
+
+    /// Returns how fast bytes move and how long the rest takes at that; nothing before a second is over.
+    fn pace(&mut self, event: &OperationEvent) -> Option<String> {
+        let began = self.began.filter(|began| began.0 == event.phase() && event.done_bytes >= began.2);
+        let (_, at, from) =
+            *self.began.insert(began.unwrap_or((event.phase(), event.at_ms, event.done_bytes)));
+        let took = u64::try_from(event.at_ms.checked_sub(at)?).ok().filter(|took| *took >= 1000)?;
+        let moved = event.done_bytes.checked_sub(from)?.unsigned_abs();
+        let rate = moved.saturating_mul(1000) / took;
+        let left = event.total_bytes.checked_sub(event.done_bytes)?.max(0).unsigned_abs();
+        let left = left.checked_div(rate)?;
+        Some(format!("{}/s, {} left", bytes(rate), span(left)))
     }
 
     /// Shows a line of text; on a terminal it takes the place of the one before.
@@ -56,6 +74,14 @@ impl Drop for Progress<'_> {
         if self.terminal && !self.last.is_empty() {
             let _ = write!(self.stderr, "\r\x1b[K").and_then(|()| self.stderr.flush());
         }
+    }
+}
+
+fn span(seconds: u64) -> String {
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds}s"),
+        (0, minutes, seconds) => format!("{minutes}m{seconds:02}s"),
+        (hours, minutes, _) => format!("{hours}h{minutes:02}m"),
     }
 }
 
@@ -108,5 +134,21 @@ mod tests {
             drop(progress);
             assert_eq!(String::from_utf8_lossy(&out), expected);
         }
+    }
+
+    #[test]
+    fn the_pace_is_told_once_it_is_known() {
+        let mut out = Vec::new();
+        let mut progress = Progress::new(&mut out, false, false);
+        for (at, done) in [(0, 0), (500, 1 << 20), (2000, 4 << 20), (4000, 8 << 20)] {
+            progress.event(&OperationEvent { at_ms: at, ..event(Phase::Saving, "", done, 200 << 20) });
+        }
+        // another phase counts anew
+        progress.event(&OperationEvent { at_ms: 5000, ..event(Phase::Restoring, "", 0, 10) });
+        drop(progress);
+        let lines = "saving 0 B of 200.0 MiB\nsaving 1.0 MiB of 200.0 MiB\n\
+            saving 4.0 MiB of 200.0 MiB, 2.0 MiB/s, 1m38s left\n\
+            saving 8.0 MiB of 200.0 MiB, 2.0 MiB/s, 1m36s left\nrestoring 0 B of 10 B\n";
+        assert_eq!(String::from_utf8_lossy(&out), lines);
     }
 }

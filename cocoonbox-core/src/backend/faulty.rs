@@ -78,8 +78,13 @@ impl<B> FaultyBackend<B> {
 
     /// Lets the next call of `method` fail.
     pub fn fail_next(&self, method: Method, fault: Fault) {
+        self.fail_later(method, 1, fault);
+    }
+
+    /// Lets the `nth` call of `method` from now on fail; the next one is the first.
+    pub fn fail_later(&self, method: Method, nth: u32, fault: Fault) {
         let mut schedule = self.schedule();
-        let nth = schedule.calls.get(&method).copied().unwrap_or(0) + 1;
+        let nth = schedule.calls.get(&method).copied().unwrap_or(0) + nth;
         schedule.faults.insert((method, nth), fault);
     }
 

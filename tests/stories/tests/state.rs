@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cocoonbox_stories::Server;
+use cocoonbox_stories::{Account, Node, Server};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -198,4 +198,36 @@ fn the_store_tells_nothing_and_boxes_share_what_they_have_in_common() {
     let second = server.json(&["saves", "second"])["saves"][0].clone();
     assert!(second["bytes"].as_u64() >= Some(5_000_000), "{second}");
     assert!(second["new_bytes"].as_u64() < Some(1_000_000), "{second}");
+}
+
+#[test]
+fn a_box_on_a_node_elsewhere_is_saved_and_moves_to_another_node_with_its_files() {
+    let server = Server::prepare(Account::Own);
+    // all that a box reaches of the edge is the door to its saves, through its node
+    let edge = server.endpoint().trim_start_matches("http://").to_owned();
+    let nodes = [Node::start(&["--edge", &edge]), Node::start(&["--edge", &edge])];
+    let addresses = nodes.each_ref().map(|node| format!("http://{}", node.address())).join(",");
+    let mut server = server
+        .with_variable("COCOONBOX_NODE", &addresses)
+        .with_variable("COCOONBOX_NODE_TOKEN_FILE", &nodes[0].token_file().display().to_string());
+    server.start_again();
+    server.cli(&["box", "ensure"]).ok();
+    server.sh(TREE);
+    let before = look(&server);
+    let hash = newest_hash(&server);
+    // the node that has it loses it: the box starts anew where there is room, with its files
+    let id = server.json(&["box", "show", "main"])["id"].clone();
+    let mut released = 0;
+    for node in &nodes {
+        let (_, list) = node.call("GET", "/v1/sandboxes", "", None).expect("the node answers");
+        for row in list["sandboxes"].as_array().into_iter().flatten() {
+            let path = format!("/v1/sandboxes/{}/release", row["id"].as_str().unwrap_or_default());
+            released += u32::from(node.call("POST", &path, "", None).expect("the node answers").0 < 300);
+        }
+    }
+    assert!(released > 0);
+    server.cli(&["box", "ensure", "main"]).ok();
+    assert_eq!(server.json(&["box", "show", "main"])["id"], id);
+    same(&look(&server), &before);
+    assert_eq!(newest_hash(&server), hash);
 }
