@@ -38,6 +38,29 @@ struct SealedKeys {
     known: Mutex<HashMap<UserId, Account>>,
 }
 
+impl SealedKeys {
+    /// Makes sure that a name in the store is nobody else's: who has it writes beside their saves.
+    async fn is_free(&self, owner: &UserId, account: &Account) -> Result<(), KeeperError> {
+        let reason = "that name in the store is another user's on this server";
+        let taken = || KeeperError::Held { reason: reason.to_owned() };
+        if let Ok(user) = account.uid.as_str().parse::<UserId>()
+            && user != *owner
+        {
+            match self.users.sealed_state_key(&user).await {
+                Ok(_) => return Err(taken()),
+                Err(UserStoreError::NoUser { .. }) => {}
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+        for other in self.owners().await? {
+            if other != *owner && self.of(&other).await?.uid == account.uid {
+                return Err(taken());
+            }
+        }
+        Ok(())
+    }
+}
+
 fn failed(error: &UserStoreError) -> KeeperError {
     KeeperError::Store { reason: error.to_string() }
 }
@@ -79,6 +102,7 @@ impl StateKeys for SealedKeys {
     }
 
     async fn replace(&self, owner: &UserId, account: &Account) -> Result<(), KeeperError> {
+        self.is_free(owner, account).await?;
         let mut known = self.known.lock().await;
         known.remove(owner);
         let label = Label::from(owner);
@@ -159,4 +183,48 @@ pub(crate) async fn open(parts: Parts<'_>) -> anyhow::Result<(Arc<SealedKeeper>,
         (Arc::clone(clock), Arc::clone(entropy)),
     );
     Ok((Arc::new(keeper), door))
+}
+
+#[cfg(test)]
+mod tests {
+    use cocoonbox_core::{SystemClock, SystemEntropy};
+    use cocoonbox_db::{DatabaseUrl, DbOptions};
+    use cocoonbox_oauth::{SqlUserStore, User, UserStore as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_takes_a_name_in_the_store_that_is_anothers() -> anyhow::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let url = DatabaseUrl::sqlite(folder.path().join("db"));
+        let db = Db::open(&url, &DbOptions::default()).await?;
+        let users = Arc::new(SqlUserStore::open(db, SystemClock.now()).await?);
+        let mut ids = Vec::new();
+        for name in ["ana", "bob", "eve"] {
+            let id = UserId::random(&SystemEntropy)?;
+            let (name, created_at) = (name.parse()?, SystemClock.now());
+            let user = User { id: id.clone(), name, admin: false, disabled: false, created_at, revision: 1 };
+            users.create_user(&user, &[]).await?;
+            ids.push(id);
+        }
+        let keys = SealedKeys {
+            master: Key::new([1; 32]),
+            users,
+            entropy: Arc::new(SystemEntropy),
+            known: Mutex::default(),
+        };
+        let [ana, bob, eve] = [&ids[0], &ids[1], &ids[2]];
+        let named = |uid: &str| -> anyhow::Result<Account> {
+            Ok(Account { uid: uid.parse()?, key: StateKey::new([7; 32]) })
+        };
+        // one that nobody has here, then the same for another; one of a user who never saved; one's own again
+        keys.replace(ana, &named("us_elsewhere")?).await?;
+        assert_eq!(keys.of(ana).await?.uid.as_str(), "us_elsewhere");
+        for (who, uid) in [(eve, "us_elsewhere"), (eve, bob.as_str()), (eve, ana.as_str())] {
+            assert!(matches!(keys.replace(who, &named(uid)?).await, Err(KeeperError::Held { .. })), "{uid}");
+        }
+        keys.replace(ana, &named("us_elsewhere")?).await?;
+        keys.replace(eve, &named(eve.as_str())?).await?;
+        Ok(())
+    }
 }

@@ -31,7 +31,7 @@ use crate::KeeperError;
 pub trait StateKeys: fmt::Debug + Send + Sync + 'static {
     /// Returns a user's account.
     async fn of(&self, owner: &UserId) -> Result<Account, KeeperError>;
-    /// Gives a user another account.
+    /// Gives a user another account; [`KeeperError::Held`] when its name in the store is, or may become, another user's.
     async fn replace(&self, owner: &UserId, account: &Account) -> Result<(), KeeperError>;
     /// Returns all users that have one.
     async fn owners(&self) -> Result<Vec<UserId>, KeeperError>;
