@@ -104,12 +104,7 @@ impl SealedKeeper {
         let view = pack_view(&*self.objects, &ledger, keys.uid(), keys.domain()).await.map_err(store)?;
         let mut scope = Scope::of(&keys, true);
         let mut neighbours = Vec::new();
-        for (label, known) in &ledger.boxes {
-            let Some(head) =
-                known.head.filter(|_| label != keys.box_label() && known.domain == *keys.domain())
-            else {
-                continue;
-            };
+        for (label, head) in nearest(&ledger, &keys) {
             let keys = key.box_keys(keys.uid(), keys.domain(), label);
             scope = scope.with_neighbour(&keys);
             let material = wire::BoxKeys { material: keys.to_bytes().into() };
@@ -137,6 +132,20 @@ impl SealedKeeper {
         let saved = ledger.saves(keys.box_label()).find(|entry| entry.id == prepared.id).cloned();
         saved.ok_or(KeeperError::Raced)
     }
+}
+
+/// The most boxes whose newest saves a save may rest on: it reads all of their manifests.
+const MAX_NEIGHBOURS: usize = 8;
+
+/// Returns the newest saves of the domain's other boxes: of those that were saved last.
+fn nearest<'a>(ledger: &'a Ledger, keys: &BoxKeys) -> impl Iterator<Item = (&'a Label, SaveId)> {
+    let others = ledger.boxes.iter().filter(|(label, known)| {
+        *label != keys.box_label() && known.domain == *keys.domain() && known.head.is_some()
+    });
+    let saved = |known: &cocoonbox_state::BoxSaves| known.saves.last().map(|save| save.created_micros);
+    let mut others: Vec<_> = others.collect();
+    others.sort_by_key(|(_, known)| std::cmp::Reverse(saved(known)));
+    others.into_iter().take(MAX_NEIGHBOURS).filter_map(|(label, known)| Some((label, known.head?)))
 }
 
 fn misbehaved() -> KeeperError {
