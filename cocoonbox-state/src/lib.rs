@@ -31,7 +31,7 @@ pub use cache::decode_cache;
 pub use catalog::testkit as catalog_testkit;
 pub use catalog::{
     BoxSaves, Catalog, CatalogError, CommitRefusal, Keep, KeepRule, Ledger, Mark, MemoryCatalog,
-    ObjectCatalog, Revision, SaveEntry, recover,
+    ObjectCatalog, Revision, SaveEntry, recover, update as update_ledger,
 };
 pub use check::{CheckReport, Damage, Depth};
 pub use chunk::{BLOCK, CHUNK_MAX, GROUP, SMALL_FILE};

@@ -104,13 +104,20 @@ impl Engine {
             return Err(EngineError::Unconfirmed { what: "moving a box to another image ends its programs" });
         }
         let image = image.unwrap_or_else(|| self.inner.config.default_image.clone());
+        let request = format!("rebase {hint} {image}");
+        // a call that is repeated finds its box on that image already
+        if let Some(key) = &key
+            && let Some(answer) = self.inner.answered(owner, key, &request).await?
+        {
+            return Ok(answer);
+        }
         let record = self.get(owner, hint).await?.ok_or_else(no_box)?;
         if record.image == image {
             let reason = format!("{} has image {image} already", record.name);
             return Err(EngineError::Invalid { field: "image", reason });
         }
         self.up(owner, limits, hint).await?;
-        self.on_one(owner, hint, key, format!("rebase {hint} {image}"), move |fresh, _| {
+        self.on_one(owner, hint, key, request, move |fresh, _| {
             Ok(Command::Rebase { image: image.clone(), fresh })
         })
         .await

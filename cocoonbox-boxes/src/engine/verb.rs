@@ -411,7 +411,7 @@ impl Inner {
     }
 
     /// Returns what the same request was answered before.
-    async fn answered(
+    pub(super) async fn answered(
         &self,
         owner: &UserId,
         key: &IdempotencyKey,

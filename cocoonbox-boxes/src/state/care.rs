@@ -6,13 +6,14 @@ use async_trait::async_trait;
 use cocoonbox_core::machine::Bytes;
 use cocoonbox_core::{BoxId, Timestamp, UserId};
 use cocoonbox_state::{
-    Account, CatalogError, Depth, KeepRule, Label, Ledger, Progress, PruneError, SWEEP_WAIT, Vault, recover,
+    Account, Depth, KeepRule, Label, Ledger, Progress, PruneError, PrunePlan, SWEEP_WAIT, Vault, recover,
+    update_ledger,
 };
 use tokio::sync::watch;
 
 use super::SealedKeeper;
 use super::keeper::{catalog, chained, read};
-use super::serve::told;
+use super::serve::heard_of;
 use crate::care::{CheckInfo, DamageInfo, PrintedStateKey, PruneInfo, RecoveredInfo, StateCare};
 use crate::keeper::KeeperError;
 
@@ -44,6 +45,16 @@ fn pruned(error: PruneError) -> KeeperError {
     }
 }
 
+fn told(plan: &PrunePlan) -> PruneInfo {
+    PruneInfo {
+        forget: plan.forget.iter().map(|(label, id)| (label.to_string(), id.to_string())).collect(),
+        packs: plan.packs.len() as u64,
+        manifests: plan.manifests.len() as u64,
+        bytes: plan.bytes,
+        ..PruneInfo::default()
+    }
+}
+
 /// When what a ledger's mark names may go.
 fn sweep_at(ledger: &Ledger) -> Option<Timestamp> {
     ledger.mark.as_ref().map(|mark| Timestamp::from_micros(mark.at_micros).plus(SWEEP_WAIT))
@@ -70,7 +81,7 @@ impl StateCare for SealedKeeper {
         let tell = |now: &Progress| {
             progress.send_replace(at(now));
         };
-        let report = told(checking, heard, tell).await.map_err(read)?;
+        let report = heard_of(checking, heard, tell).await.map_err(read)?;
         let damages = report.damages.into_iter().map(|damage| DamageInfo {
             object: damage.key.to_string(),
             missing: damage.missing,
@@ -86,14 +97,7 @@ impl StateCare for SealedKeeper {
 
     async fn plan_prune(&self, owner: &UserId) -> Result<PruneInfo, KeeperError> {
         let plan = self.vault(owner).await?.plan_prune(&KeepRule::default()).await.map_err(pruned)?;
-        Ok(PruneInfo {
-            forget: plan.forget.iter().map(|(label, id)| (label.to_string(), id.to_string())).collect(),
-            packs: plan.packs.len() as u64,
-            manifests: plan.manifests.len() as u64,
-            bytes: plan.bytes,
-            sweep_at: sweep_at(&self.ledger(owner).await?),
-            deleted: 0,
-        })
+        Ok(PruneInfo { sweep_at: sweep_at(&self.ledger(owner).await?), ..told(&plan) })
     }
 
     async fn prune(&self, owner: &UserId) -> Result<PruneInfo, KeeperError> {
@@ -106,16 +110,8 @@ impl StateCare for SealedKeeper {
             }
             Err(error) => return Err(pruned(error)),
         };
-        let deleted = (swept.packs + swept.manifests) as u64;
         let plan = vault.plan_prune(&KeepRule::default()).await.map_err(pruned)?;
-        let told = PruneInfo {
-            forget: plan.forget.iter().map(|(label, id)| (label.to_string(), id.to_string())).collect(),
-            packs: plan.packs.len() as u64,
-            manifests: plan.manifests.len() as u64,
-            bytes: plan.bytes,
-            sweep_at: None,
-            deleted,
-        };
+        let told = PruneInfo { deleted: (swept.packs + swept.manifests) as u64, ..told(&plan) };
         if plan.is_empty() {
             return Ok(told);
         }
@@ -137,7 +133,7 @@ impl StateCare for SealedKeeper {
         let account = Account::import(printed).map_err(|error| invalid(error.to_string()))?;
         let own = self.keys.of(owner).await?;
         let again = own.uid == account.uid && own.key.is(&account.key);
-        let (held, revision) = self.catalog.load(&account.uid).await.map_err(catalog)?;
+        let (held, _) = self.catalog.load(&account.uid).await.map_err(catalog)?;
         if !again {
             if !self.ledger(owner).await?.boxes.is_empty() {
                 let reason = "you have saves under another key here, which would be lost: import it as a user \
@@ -152,16 +148,14 @@ impl StateCare for SealedKeeper {
         let found = recover(&self.objects, &account.key, &account.uid).await.map_err(read)?;
         // first of the two: an import that breaks off here is gone on with by the same call
         self.keys.replace(owner, &account).await?;
-        let mut ledger = held;
-        for (label, known) in found.boxes {
-            // what is known stays as it is known: a save that was forgotten does not come back
-            ledger.boxes.entry(label).or_insert(known);
-        }
-        match self.catalog.store(&account.uid, &ledger, revision).await {
-            Ok(_) => {}
-            Err(CatalogError::Conflict { .. }) => return Err(KeeperError::Raced),
-            Err(error) => return Err(catalog(error)),
-        }
+        let take_in = |ledger: &mut Ledger| {
+            for (label, known) in &found.boxes {
+                // what is known stays as it is known: a save that was forgotten does not come back
+                ledger.boxes.entry(label.clone()).or_insert_with(|| known.clone());
+            }
+            Ok(ledger.boxes.clone())
+        };
+        let boxes = update_ledger(&*self.catalog, &account.uid, take_in).await.map_err(catalog)?;
         let recovered = |(label, known): (&Label, &cocoonbox_state::BoxSaves)| {
             let saves: Vec<_> = known.saves.iter().filter(|save| !save.forgotten).collect();
             Some(RecoveredInfo {
@@ -170,6 +164,6 @@ impl StateCare for SealedKeeper {
                 newest: saves.last()?.created(),
             })
         };
-        Ok(ledger.boxes.iter().filter_map(recovered).collect())
+        Ok(boxes.iter().filter_map(recovered).collect())
     }
 }

@@ -8,7 +8,7 @@ use cocoonbox_core::{BoxId, Clock, Entropy, Retry, UserId};
 use cocoonbox_state::{
     Account, BoxKeys, Browser, Catalog, CatalogError, CommitError, CommitRefusal, Domain, EntryKind, Fetch,
     Keep, Label, Ledger, Objects, PreparedSave, PreparedWire, Presign, ReadError, SaveEntry, SaveId,
-    TreePath, commit, pack_view,
+    TreePath, commit, pack_view, update_ledger,
 };
 use cocoonbox_wire::agent::v1 as wire;
 use cocoonbox_wire::agent::v1::state_request::Message as Tell;
@@ -81,15 +81,8 @@ impl SealedKeeper {
     }
 
     async fn note_restored(&self, keys: &BoxKeys, save: SaveId) -> Result<(), KeeperError> {
-        for _ in 0..8 {
-            let (mut ledger, revision) = self.catalog.load(keys.uid()).await.map_err(catalog)?;
-            ledger.restored(keys.box_label(), &save);
-            match self.catalog.store(keys.uid(), &ledger, revision).await {
-                Err(CatalogError::Conflict { .. }) => {}
-                done => return done.map(drop).map_err(catalog),
-            }
-        }
-        Err(KeeperError::Raced)
+        let note = |ledger: &mut Ledger| Ok(ledger.restored(keys.box_label(), &save));
+        update_ledger(&*self.catalog, keys.uid(), note).await.map(|_| ()).map_err(catalog)
     }
 
     async fn try_save(
@@ -153,7 +146,7 @@ fn misbehaved() -> KeeperError {
 }
 
 pub(super) fn catalog(error: CatalogError) -> KeeperError {
-    chained(&error)
+    if error.retry() == Retry::Reread { KeeperError::Raced } else { chained(&error) }
 }
 
 fn store(error: cocoonbox_state::ObjectError) -> KeeperError {
@@ -307,16 +300,48 @@ impl StateKeeper for SealedKeeper {
 
     async fn forget(&self, owner: &UserId, box_id: &BoxId) -> Result<(), KeeperError> {
         let (Account { uid, .. }, label) = (self.keys.of(owner).await?, Label::from(box_id));
-        for _ in 0..8 {
-            let (mut ledger, revision) = self.catalog.load(&uid).await.map_err(catalog)?;
-            if !ledger.forget_box(&label) {
-                return Ok(());
-            }
-            match self.catalog.store(&uid, &ledger, revision).await {
-                Err(CatalogError::Conflict { .. }) => {}
-                done => return done.map(drop).map_err(catalog),
-            }
+        let forget = |ledger: &mut Ledger| Ok(ledger.forget_box(&label));
+        update_ledger(&*self.catalog, &uid, forget).await.map(|_| ()).map_err(catalog)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cocoonbox_state::StateKey;
+
+    use super::*;
+
+    #[test]
+    fn a_save_rests_on_the_eight_other_boxes_that_were_saved_last() -> Result<(), Box<dyn std::error::Error>>
+    {
+        let keys = |label: &str, domain: &Domain| -> Result<BoxKeys, cocoonbox_state::NameError> {
+            Ok(StateKey::new([1; 32]).box_keys(&"us_a".parse()?, domain, &label.parse()?))
+        };
+        let mut ledger = Ledger::default();
+        let mut commit = |number: u8, keys: &BoxKeys| -> Result<(), Box<dyn std::error::Error>> {
+            let wire = serde_json::json!({
+                "id": SaveId::from_bytes([number; 16]), "base": null, "delta": false,
+                "root_hash": cocoonbox_state::RootHash::default(), "created_micros": i64::from(number),
+                "stats": cocoonbox_state::SaveStats::default(), "packs": {}, "manifest_length": 1, "sweeps": 0,
+            });
+            let (uid, domain) = (keys.uid().clone(), keys.domain().clone());
+            let wire = serde_json::from_value(wire)?;
+            let save = PreparedSave::from_wire(wire, uid, domain, keys.box_label().clone());
+            Ok(ledger.commit(&save, None)?)
+        };
+        for number in 0..12 {
+            commit(number, &keys(&format!("cb-{number}"), &Domain::user())?)?;
         }
-        Err(KeeperError::Raced)
+        // the newest of all is another domain's
+        let apart = Domain::agent(&"cb-agent".parse()?)?;
+        commit(99, &keys("cb-agent", &apart)?)?;
+        let names = |keys: &BoxKeys| -> Vec<String> {
+            nearest(&ledger, keys).map(|(label, _)| label.to_string()).collect()
+        };
+        let last: Vec<String> = (4..12).rev().map(|number| format!("cb-{number}")).collect();
+        assert_eq!(names(&keys("cb-0", &Domain::user())?), last);
+        assert_eq!(names(&keys("cb-11", &Domain::user())?)[..2], ["cb-10", "cb-9"]);
+        assert!(names(&keys("cb-agent", &apart)?).is_empty());
+        Ok(())
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
 }
 
 /// Does `work`, and tells `tell` of each step it reports meanwhile.
-pub(super) async fn told<P: Clone, T>(
+pub(super) async fn heard_of<P: Clone, T>(
     work: impl Future<Output = T>,
     mut heard: watch::Receiver<P>,
     tell: impl Fn(&P),

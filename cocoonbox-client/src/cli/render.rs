@@ -120,6 +120,11 @@ pub(super) fn time(millis: i64) -> String {
 }
 
 /// Returns a count of bytes for people.
+/// As [`bytes`], of a count from a server, which is never less than nothing.
+pub(super) fn size(count: i64) -> String {
+    bytes(count.max(0).unsigned_abs())
+}
+
 pub(super) fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if count < 1024 {

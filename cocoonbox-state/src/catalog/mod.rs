@@ -73,8 +73,12 @@ pub trait Catalog: fmt::Debug + Send + Sync + 'static {
     async fn store(&self, uid: &Label, ledger: &Ledger, expect: Revision) -> Result<Revision, CatalogError>;
 }
 
-/// Reads, lets `decide` change the ledger, writes; reads anew when somebody else wrote first, eight times at most.
-pub(crate) async fn update<T, E: From<CatalogError>>(
+/// Reads, lets `decide` change the ledger, writes; reads anew when somebody else wrote first, eight times at most. A
+/// ledger that `decide` leaves as it was is not written.
+///
+/// # Errors
+/// What `decide` says, and the catalog's; [`CatalogError::Conflict`] when others never stopped writing.
+pub async fn update<T, E: From<CatalogError>>(
     catalog: &dyn Catalog,
     uid: &Label,
     mut decide: impl FnMut(&mut Ledger) -> Result<T, E>,
@@ -82,7 +86,11 @@ pub(crate) async fn update<T, E: From<CatalogError>>(
     let mut left = 8;
     loop {
         let (mut ledger, revision) = catalog.load(uid).await?;
+        let before = ledger.clone();
         let decided = decide(&mut ledger)?;
+        if ledger == before {
+            return Ok(decided);
+        }
         match catalog.store(uid, &ledger, revision).await {
             Err(CatalogError::Conflict { .. }) if left > 0 => left -= 1,
             Err(error) => return Err(error.into()),

@@ -125,6 +125,17 @@ fn libraries_print_exit_spawn_sleep_and_look_around_in_serve_modules_alone() -> 
 }
 
 #[test]
+fn no_file_is_a_package_or_a_program_of_somebody_elses() -> io::Result<()> {
+    // what is third party comes from a registry; what is ours is text, and none of it is that long
+    const LONGEST: u64 = 1 << 20;
+    for file in tracked_files()? {
+        let length = fs::metadata(&file)?.len();
+        assert!(length <= LONGEST, "{} has {length} bytes", file.display());
+    }
+    Ok(())
+}
+
+#[test]
 fn no_file_names_the_machine_it_was_written_on() -> io::Result<()> {
     // split, so that this file does not name them
     let words = [

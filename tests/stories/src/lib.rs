@@ -14,5 +14,5 @@ pub use link::Link;
 pub use node::{Node, call};
 pub use processes::{Process, processes, processes_in_network};
 pub use run::{Run, eventually, output};
-pub use server::{Account, Server};
+pub use server::{Account, Server, files};
 pub use tool::{buf, python, rclone, require};

@@ -328,6 +328,14 @@ impl Server {
             .unwrap_or_else(|error| panic!("not JSON ({error}): {text}"))
     }
 
+    /// Returns the saves of box `main`, newest first.
+    ///
+    /// # Panics
+    /// When they cannot be listed.
+    pub fn saves(&self) -> Vec<Value> {
+        self.json(&["saves", "main"])["saves"].as_array().cloned().unwrap_or_default()
+    }
+
     /// Runs a command in box `main`.
     pub fn rsh(&self, words: &[&str]) -> Run {
         self.rsh_with(words, b"")
@@ -392,6 +400,15 @@ fn box_ids(text: &str) -> Vec<String> {
 fn free_port() -> u16 {
     // the window between this and the server's bind is the price of knowing the port before the first start
     TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
+}
+
+/// Returns all files below a folder.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.path().is_dir() { all.extend(files(&entry.path())) } else { all.push(entry.path()) }
+    }
+    all
 }
 
 #[cfg(test)]

@@ -6,13 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use cocoonbox_stories::{Account, Server, eventually, rclone};
+use cocoonbox_stories::{Account, Server, eventually, files, rclone};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-
-fn saves(server: &Server) -> Vec<Value> {
-    server.json(&["saves", "main"])["saves"].as_array().cloned().unwrap_or_default()
-}
 
 fn copy_with_libraries(program: &Path, rootfs: &Path) {
     let name = program.file_name().expect("a program");
@@ -60,7 +56,7 @@ fn a_box_moves_to_another_image_with_its_files_and_stays_where_it_was_if_that_do
     let shown = server.json(&["box", "show", "main"]);
     assert_eq!((&shown["state"], &shown["image"]), (&"running".into(), &"small:1".into()), "{shown}");
     assert_eq!(server.sh("cat /etc/issue ~/kept; ls /workspace/p"), "small\nkept\nnumbers");
-    assert!(saves(&server).iter().any(|save| save["kept"] == "before an upgrade"), "{:?}", saves(&server));
+    assert!(server.saves().iter().any(|save| save["kept"] == "before an upgrade"), "{:?}", server.saves());
     let again = server.cli(&["box", "upgrade", "main", "--image", "small:1", "--yes"]);
     assert_ne!(again.code, Some(0), "it has that image: {again:?}");
     let claims = fs::read_dir(server.data().join("node/claims")).expect("the node's folder").count();
@@ -90,14 +86,6 @@ fn a_box_moves_to_another_image_with_its_files_and_stays_where_it_was_if_that_do
         let claims = fs::read_dir(server.data().join("node/claims")).expect("the node's folder").count();
         assert_eq!(claims, 1, "round {round}: one sandbox is left");
     }
-}
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut all = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.path().is_dir() { all.extend(files(&entry.path())) } else { all.push(entry.path()) }
-    }
-    all
 }
 
 #[test]
@@ -132,7 +120,7 @@ fn a_check_names_what_is_damaged_and_a_prune_takes_out_what_no_save_needs() {
     assert_eq!(report["damages"][0]["paths"], serde_json::json!(["/home/user/hit-file"]), "{report}");
     assert_eq!(report["damages"][0]["missing"], false);
     // the save before is whole
-    let older = saves(&server)[1]["id"].as_str().unwrap_or_default().to_owned();
+    let older = server.saves()[1]["id"].as_str().unwrap_or_default().to_owned();
     assert_eq!(server.json(&["check", "--save", &older])["damages"].as_array().map(Vec::len), Some(0));
 
     // a box that is gone leaves packs that no save needs
@@ -202,7 +190,7 @@ fn a_second_server_has_all_with_nothing_but_the_key_and_the_bucket() {
         first.sh("echo second > ~/second");
         first.cli(&["save", "main"]).ok();
         let key = first.cli(&["state-key", "export"]).ok();
-        let hash = saves(&first)[0]["root_hash"].clone();
+        let hash = first.saves()[0]["root_hash"].clone();
         let sum = first.sh("sha256sum ~/.config/canary ~/second /workspace/big");
         // the key is in no log and no file but its owner's
         assert!(
@@ -225,11 +213,11 @@ fn a_second_server_has_all_with_nothing_but_the_key_and_the_bucket() {
     assert_eq!(second.json(&["box", "show", "main"])["state"], "failed");
     second.cli(&["box", "ensure", "main"]).ok();
     assert_eq!(second.sh("sha256sum ~/.config/canary ~/second /workspace/big"), sum);
-    assert_eq!(saves(&second)[0]["root_hash"], hash);
+    assert_eq!(second.saves()[0]["root_hash"], hash);
     // and it goes on from there: what is saved here rests on what was saved there
     second.cli(&["save", "main"]).ok();
-    assert_eq!(saves(&second).len(), 3);
-    assert_eq!(saves(&second)[0]["root_hash"], hash);
+    assert_eq!(second.saves().len(), 3);
+    assert_eq!(second.saves()[0]["root_hash"], hash);
     // a user that has saves does not lose them to another key
     let other = format!("us_other{}", &key[key.find(' ').expect("a space")..]);
     assert_ne!(second.cli_with(&["state-key", "import"], other.as_bytes()).code, Some(0));

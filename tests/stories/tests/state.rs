@@ -1,11 +1,9 @@
 //! Boxes' state outlives their sandboxes, sealed.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use cocoonbox_stories::{Account, Node, Server};
+use cocoonbox_stories::{Account, Node, Server, files};
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 /// Makes a tree with all kinds of entries.
 const TREE: &str = "set -e; cd; mkdir -p .config/app deep/a/b/c /workspace/project/src; \
@@ -34,21 +32,9 @@ fn same(one: &str, other: &str) {
     assert!(one == other, "{} and {} lines; {differing:#?}", one.lines().count(), other.lines().count());
 }
 
-fn saves(server: &Server) -> Vec<Value> {
-    server.json(&["saves", "main"])["saves"].as_array().cloned().unwrap_or_default()
-}
-
 fn newest_hash(server: &Server) -> String {
     server.cli(&["save", "main"]).ok();
-    saves(server)[0]["root_hash"].as_str().unwrap_or_default().to_owned()
-}
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut all = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.path().is_dir() { all.extend(files(&entry.path())) } else { all.push(entry.path()) }
-    }
-    all
+    server.saves()[0]["root_hash"].as_str().unwrap_or_default().to_owned()
 }
 
 #[test]
@@ -62,7 +48,7 @@ fn what_a_restore_brings_back_is_what_was_saved_and_what_it_replaces_is_kept() {
 
     // again: nothing new is stored
     assert_eq!(newest_hash(&server), hash);
-    assert_eq!(saves(&server)[0]["new_bytes"], 0, "{:?}", saves(&server)[0]);
+    assert_eq!(server.saves()[0]["new_bytes"], 0, "{:?}", server.saves()[0]);
 
     server.sh(
         "rm -rf ~/.config ~/deep /workspace/project/src; echo mine > ~/mine; echo > /workspace/project/big",
@@ -72,7 +58,7 @@ fn what_a_restore_brings_back_is_what_was_saved_and_what_it_replaces_is_kept() {
     assert!(!wake.is_null());
     // a regular save of the other state first: the restored one is older than the newest
     server.cli(&["save", "main"]).ok();
-    let older = saves(&server)[1]["id"].as_str().unwrap_or_default().to_owned();
+    let older = server.saves()[1]["id"].as_str().unwrap_or_default().to_owned();
     server.cli(&["restore", "--box", "main", "--save", &older]).ok();
     same(&look(&server), &before);
     server.sh("test ! -e ~/.cocoonbox-restore -o -e ~/.cocoonbox-restore/done");
@@ -87,8 +73,8 @@ fn what_a_restore_brings_back_is_what_was_saved_and_what_it_replaces_is_kept() {
     same(&look(&server), &before);
 
     // and back again, to what the restore replaced
-    let kept: Vec<_> = saves(&server).into_iter().filter(|save| save["kept"] == "before a restore").collect();
-    assert_eq!(kept.len(), 1, "{:?}", saves(&server));
+    let kept: Vec<_> = server.saves().into_iter().filter(|save| save["kept"] == "before a restore").collect();
+    assert_eq!(kept.len(), 1, "{:?}", server.saves());
     server.cli(&["restore", "--box", "main", "--save", kept[0]["id"].as_str().unwrap_or_default()]).ok();
     same(&look(&server), &other);
     server.cli(&["restore", "--box", "main", "--save", &older]).ok();
@@ -103,7 +89,7 @@ fn a_box_that_lost_its_sandbox_comes_back_with_its_files() {
     let before = look(&server);
     // going to sleep saves by itself
     server.cli(&["box", "hibernate", "main", "--to-disk"]).ok();
-    assert_eq!(saves(&server).len(), 1);
+    assert_eq!(server.saves().len(), 1);
     assert!(server.end(Signal::SIGTERM).success(), "{}", server.log());
     for claim in fs::read_dir(server.data().join("node/claims")).expect("the node's folder").flatten() {
         fs::remove_dir_all(claim.path()).expect("own folder");

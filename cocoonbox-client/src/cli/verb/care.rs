@@ -6,16 +6,12 @@ use super::super::args::{CheckArgs, Global, PruneArgs, StateKeyVerb};
 use super::super::environment::{Environment, Io};
 use super::super::error::CliError;
 use super::super::progress::Progress;
-use super::super::render::{bytes, plain, time};
+use super::super::render::{plain, size, time};
 use super::account::read_line;
 use super::boxes::{agrees, print_table, time_json};
 use super::{print, print_json, serve};
 use crate::PrintedStateKey;
 use crate::control::{CheckReport, PruneReply};
-
-fn size(count: i64) -> String {
-    bytes(count.max(0).unsigned_abs())
-}
 
 fn gone() -> CliError {
     CliError::Refused { message: "interrupted; nothing was changed".to_owned(), hint: None }

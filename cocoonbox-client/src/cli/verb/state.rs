@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::args::{BrowseArgs, Global, NamedArgs, RestoreArgs};
 use super::super::environment::{Environment, Io};
 use super::super::error::CliError;
-use super::super::render::{bytes, plain, time};
+use super::super::render::{plain, size, time};
 use super::boxes::{finish, print_table, time_json};
 use super::{follow, idempotency_key, print, print_json};
 use crate::control::{Save, SnapshotEntry};
@@ -123,10 +123,6 @@ fn letter(entry: &SnapshotEntry) -> char {
         "fifo" => 'p',
         _ => '-',
     }
-}
-
-fn size(count: i64) -> String {
-    bytes(count.max(0).unsigned_abs())
 }
 
 fn save_json(save: &Save) -> Value {
