@@ -11,9 +11,10 @@ target=$(uname -m)-unknown-linux-gnu
 flags=CARGO_TARGET_$(printf %s "$target" | tr 'a-z-' 'A-Z_')_RUSTFLAGS
 mkdir -p target/agent
 
-# build PACKAGE BINARY
+# build PACKAGE BINARY: at a fixed address, because each process of a box would otherwise write half a megabyte of
+# relocated pointers of its own, and read a megabyte of relocations to do so. What keeps a box in is outside of it.
 build() {
-    env "$flags=-C target-feature=+crt-static" cargo build --profile agent -p "$1" --bin "$2" --target "$target"
+    env "$flags=-C target-feature=+crt-static -C relocation-model=static" cargo build --profile agent -p "$1" --bin "$2" --target "$target"
     local built=${CARGO_TARGET_DIR:-target}/$target/agent/$2
     # a running box may have the old file mapped: it keeps its inode
     cmp -s "$built" "target/agent/$2" || {
