@@ -24,4 +24,7 @@ pub use engine::{
     Page, Reconciled, Started, UsageCount,
 };
 pub use error::EngineError;
-pub use keeper::{Guest, KeeperError, Moved, RestoreInfo, SaveInfo, SaveReason, SavedEntryInfo, StateKeeper};
+pub use keeper::{
+    Guest, KeeperError, MemoryKeeper, Moved, RestoreInfo, SaveInfo, SaveReason, SavedEntryInfo,
+    SavedFileReader, StateKeeper,
+};

@@ -3,9 +3,9 @@
 use cocoonbox_core::BoxName;
 use cocoonbox_wire::control::v1::{
     Box as BoxMessage, BrowseSnapshotRequest, CreateRequest, DeleteRequest, EnsureRequest, GetRequest,
-    HibernateRequest, ListRequest, ListSavesRequest, OperationReply, RenameRequest, RestorePathsRequest,
-    RestoreRequest, Save, SaveRequest, Schedule, SetScheduleRequest, SnapshotEntry, UsageReply, UsageRequest,
-    WatchRequest,
+    HibernateRequest, ListRequest, ListSavesRequest, OperationReply, ReadSnapshotRequest, RenameRequest,
+    RestorePathsRequest, RestoreRequest, Save, SaveRequest, Schedule, SetScheduleRequest, SnapshotEntry,
+    UsageReply, UsageRequest, WatchRequest,
 };
 
 use crate::{BoxRef, Client, ClientError, OperationEvents};
@@ -234,6 +234,28 @@ impl Client {
             }
             page_token = page.next_page_token;
         }
+    }
+
+    /// Reads a file of a save, and hands its bytes to `take` as they come, in order; returns what the save says of it.
+    pub async fn read_saved<E: From<ClientError>>(
+        &self,
+        name: Option<&BoxRef>,
+        save: &str,
+        path: &[u8],
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<SnapshotEntry, E> {
+        let request =
+            ReadSnapshotRequest { r#box: text(name), save_id: save.to_owned(), path: path.to_owned() };
+        let mut parts = self.answer(self.boxes().read_snapshot(self.request(request)).await)?;
+        let (mut entry, mut bytes) = (None, 0);
+        let failed = |status| ClientError::from_status(status, self.endpoint());
+        while let Some(part) = parts.message().await.map_err(failed)? {
+            take(&part.data)?;
+            bytes += part.data.len() as i64;
+            entry = entry.or(part.entry);
+        }
+        let whole = entry.filter(|entry| entry.bytes == bytes);
+        Ok(whole.ok_or(ClientError::PeerMisbehaved { what: "it sent another file than it announced" })?)
     }
 
     /// Gives a box another name.

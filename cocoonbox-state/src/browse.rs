@@ -162,7 +162,15 @@ impl Browser {
     /// # Errors
     /// See [`ReadError`].
     pub async fn list(&self, folder: &TreePath) -> Result<Vec<SavedEntry>, ReadError> {
-        let listing = self.listing(folder.as_bytes(), &mut ChunkTable::default()).await?;
+        let mut table = ChunkTable::default();
+        let listing = match self.listing(folder.as_bytes(), &mut table).await {
+            // it may be there and something else
+            Err(ReadError::NoSuchPath { .. }) => {
+                self.entry(folder.as_bytes(), &mut table).await?;
+                return Err(ReadError::WrongKind { save: self.save(), wanted: "folder" });
+            }
+            listing => listing?,
+        };
         Ok(listing.entries.iter().map(|entry| SavedEntry::of(&listing.path, entry)).collect())
     }
 
@@ -181,37 +189,29 @@ impl Browser {
     /// # Errors
     /// See [`ReadError`].
     pub async fn read(&self, path: &TreePath, range: Range<u64>) -> Result<Bytes, ReadError> {
+        self.file(path).await?.read(range).await
+    }
+
+    /// Opens a file, to be read part by part.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn file(&self, path: &TreePath) -> Result<SavedFile, ReadError> {
         let mut table = ChunkTable::default();
         let entry = self.entry(path.as_bytes(), &mut table).await?;
         let Node::File(file) = &entry.node else {
             return Err(ReadError::WrongKind { save: self.save(), wanted: "file" });
         };
-        let range = range.start.min(file.size)..range.end.min(file.size);
-        // holes are zeros
-        let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
-        let mut open: Option<(GroupPlace, Vec<u8>)> = None;
-        for (chunk, start) in spans(&file.content, &table) {
-            let length = u64::from(table.length(chunk));
-            let from = start.max(range.start);
-            let to = (start + length).min(range.end);
-            if from >= to {
-                continue;
-            }
-            let place = *table.place(chunk).ok_or_else(|| self.nowhere())?;
-            let group = match open.take().filter(|open| open.0 == place) {
-                Some((_, group)) => group,
-                None => fetch_group(&*self.fetch, &self.keys, &place).await?,
-            };
-            let offset = u64::from(table.chunks[chunk as usize].offset);
-            let content = &group[offset as usize..(offset + length) as usize];
-            if self.keys.chunk_id(content) != *table.id(chunk) {
-                return Err(damaged_pack(&self.keys, &place));
-            }
-            bytes[(from - range.start) as usize..(to - range.start) as usize]
-                .copy_from_slice(&content[(from - start) as usize..(to - start) as usize]);
-            open = Some((place, group));
-        }
-        Ok(bytes.into())
+        let (folder, _) = parent(path.as_bytes()).ok_or_else(|| self.nowhere())?;
+        Ok(SavedFile {
+            entry: SavedEntry::of(folder, &entry),
+            keys: self.keys.clone(),
+            fetch: Arc::clone(&self.fetch),
+            save: self.save(),
+            size: file.size,
+            content: file.content.clone(),
+            table,
+        })
     }
 
     /// Reads one path and all beneath it, as a tree of its own with that one entry at its top.
@@ -238,6 +238,68 @@ impl Browser {
         let tree = Tree { root: Entry::default(), listings };
         crate::tree::check_shape(&tree).map_err(|_: FormatError| ReadError::Hash { save: self.save() })?;
         Ok(tree)
+    }
+}
+
+/// A file of a save that is open for reading. Each read fetches only the groups that hold the bytes.
+pub struct SavedFile {
+    entry: SavedEntry,
+    keys: BoxKeys,
+    fetch: Arc<dyn Fetch>,
+    save: SaveId,
+    size: u64,
+    content: Content,
+    table: ChunkTable,
+}
+
+impl std::fmt::Debug for SavedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SavedFile")
+            .field("save", &self.save)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SavedFile {
+    /// Returns what the save says of it.
+    pub const fn entry(&self) -> &SavedEntry {
+        &self.entry
+    }
+
+    /// Reads bytes; a range that goes over the end is cut there.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn read(&self, range: Range<u64>) -> Result<Bytes, ReadError> {
+        let table = &self.table;
+        let range = range.start.min(self.size)..range.end.min(self.size);
+        // holes are zeros
+        let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
+        let mut open: Option<(GroupPlace, Vec<u8>)> = None;
+        for (chunk, start) in spans(&self.content, table) {
+            let length = u64::from(table.length(chunk));
+            let from = start.max(range.start);
+            let to = (start + length).min(range.end);
+            if from >= to {
+                continue;
+            }
+            let nowhere = || ReadError::NoSuchPath { save: self.save };
+            let place = *table.place(chunk).ok_or_else(nowhere)?;
+            let group = match open.take().filter(|open| open.0 == place) {
+                Some((_, group)) => group,
+                None => fetch_group(&*self.fetch, &self.keys, &place).await?,
+            };
+            let offset = u64::from(table.chunks[chunk as usize].offset);
+            let content = &group[offset as usize..(offset + length) as usize];
+            if self.keys.chunk_id(content) != *table.id(chunk) {
+                return Err(damaged_pack(&self.keys, &place));
+            }
+            bytes[(from - range.start) as usize..(to - range.start) as usize]
+                .copy_from_slice(&content[(from - start) as usize..(to - start) as usize]);
+            open = Some((place, group));
+        }
+        Ok(bytes.into())
     }
 }
 

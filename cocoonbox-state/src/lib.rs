@@ -25,7 +25,7 @@ mod tree;
 mod vault;
 
 pub use account::{Account, open_account, seal_account};
-pub use browse::{Browser, EntryKind, LinkTarget, SavedEntry};
+pub use browse::{Browser, EntryKind, LinkTarget, SavedEntry, SavedFile};
 pub use cache::decode_cache;
 #[cfg(any(test, feature = "testkit"))]
 pub use catalog::testkit as catalog_testkit;

@@ -82,11 +82,16 @@ fn page_token() -> Status {
     Status::invalid_argument("page_token: use the next_page_token of the page before, or nothing")
 }
 
+/// How many bytes of a file of a save are read at a time.
+const PART: u64 = 2 << 20;
+
+type PartStream = Pin<Box<dyn Stream<Item = Result<wire::ReadSnapshotPart, Status>> + Send>>;
 type EventStream = Pin<Box<dyn Stream<Item = Result<wire::OperationEvent, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl BoxesService for Boxes {
     type WatchStream = EventStream;
+    type ReadSnapshotStream = PartStream;
 
     async fn create(
         &self,
@@ -222,6 +227,24 @@ impl BoxesService for Boxes {
             // a save does not change
             next_page_token: if more { next.to_string() } else { String::new() },
         }))
+    }
+
+    async fn read_snapshot(
+        &self,
+        request: Request<wire::ReadSnapshotRequest>,
+    ) -> Result<Response<PartStream>, Status> {
+        let caller = caller(&request)?;
+        let wire::ReadSnapshotRequest { r#box: hint, save_id, path } = request.into_inner();
+        let file = self.engine.open_saved(&caller.user, &hint, &save_id, &path).await?;
+        let entry = message::entry(file.entry().clone());
+        let first = wire::ReadSnapshotPart { entry: Some(entry), data: Vec::new() };
+        let rest = futures::stream::try_unfold((file, 0), |(file, offset)| async move {
+            let data = file.read(offset, PART).await.map_err(EngineError::from)?;
+            let next = offset + data.len() as u64;
+            let part = wire::ReadSnapshotPart { entry: None, data };
+            Ok::<_, Status>((next > offset).then_some((part, (file, next))))
+        });
+        Ok(Response::new(Box::pin(futures::stream::iter([Ok(first)]).chain(rest))))
     }
 
     async fn restore_paths(

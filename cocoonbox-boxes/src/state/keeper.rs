@@ -8,7 +8,7 @@ use cocoonbox_core::{BoxId, Clock, Entropy, Retry, UserId};
 use cocoonbox_state::{
     Account, BoxKeys, Browser, Catalog, CatalogError, CommitError, CommitRefusal, Domain, EntryKind, Fetch,
     Keep, Label, Ledger, Objects, PreparedSave, PreparedWire, Presign, ReadError, SaveEntry, SaveId,
-    TreePath, commit, pack_view, update_ledger,
+    SavedEntry, SavedFile, TreePath, commit, pack_view, update_ledger,
 };
 use cocoonbox_wire::agent::v1 as wire;
 use cocoonbox_wire::agent::v1::state_request::Message as Tell;
@@ -20,7 +20,8 @@ use super::StateKeys;
 use super::grant::Scope;
 use super::serve::{Kind, Way, call};
 use crate::keeper::{
-    Guest, KeeperError, Moved, RestoreInfo, SaveInfo, SaveReason, SavedEntryInfo, StateKeeper,
+    Guest, KeeperError, Moved, RestoreInfo, SaveInfo, SaveReason, SavedEntryInfo, SavedFileReader,
+    StateKeeper,
 };
 
 /// Saves boxes into a store of objects, sealed by their agents.
@@ -168,8 +169,8 @@ fn committed(error: CommitError) -> KeeperError {
 pub(super) fn read(error: ReadError) -> KeeperError {
     match &error {
         ReadError::NoSuchPath { .. } => KeeperError::NotFound { what: "such path in that save".to_owned() },
-        ReadError::WrongKind { .. } => {
-            KeeperError::Invalid { field: "path", reason: "it is no folder in that save".to_owned() }
+        ReadError::WrongKind { wanted, .. } => {
+            KeeperError::Invalid { field: "path", reason: format!("it is no {wanted} in that save") }
         }
         _ if error.retry() == Retry::Never => KeeperError::Damaged { reason: crate::engine::text(&error) },
         _ => chained(&error),
@@ -193,6 +194,40 @@ fn info(entry: &SaveEntry) -> SaveInfo {
         .to_owned(),
         inconsistent: entry.stats.inconsistent,
         skipped: entry.stats.sockets + entry.stats.devices + entry.stats.unreadable,
+    }
+}
+
+fn tree_path(path: &[u8]) -> Result<TreePath, KeeperError> {
+    let reason = "use an absolute path without . and .. parts";
+    TreePath::parse(path).map_err(|_| KeeperError::Invalid { field: "path", reason: reason.to_owned() })
+}
+
+fn entry_info(entry: &SavedEntry) -> SavedEntryInfo {
+    let (kind, bytes) = match &entry.kind {
+        EntryKind::Folder => ("directory", 0),
+        EntryKind::Symlink { target } => ("symlink", target.as_bytes().len() as u64),
+        EntryKind::Fifo => ("fifo", 0),
+        EntryKind::File { size } => ("file", *size),
+        _ => ("other", 0),
+    };
+    let name = entry.path.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    SavedEntryInfo { name: name.to_vec(), kind, bytes, mode: entry.mode, modified_at: entry.modified }
+}
+
+/// A file of a sealed save.
+#[derive(Debug)]
+struct OpenFile {
+    entry: SavedEntryInfo,
+    file: SavedFile,
+}
+
+#[async_trait]
+impl SavedFileReader for OpenFile {
+    fn entry(&self) -> &SavedEntryInfo {
+        &self.entry
+    }
+    async fn read(&self, offset: u64, most: u64) -> Result<Vec<u8>, KeeperError> {
+        self.file.read(offset..offset.saturating_add(most)).await.map(Into::into).map_err(read)
     }
 }
 
@@ -268,34 +303,26 @@ impl StateKeeper for SealedKeeper {
     ) -> Result<Vec<SavedEntryInfo>, KeeperError> {
         let (keys, ledger) = self.opened(owner, box_id).await?;
         let save = Self::pick(&ledger, &keys, save)?;
-        let rule = || KeeperError::Invalid {
-            field: "path",
-            reason: "use an absolute path without . and .. parts".to_owned(),
-        };
-        let folder = TreePath::parse(folder).map_err(|_| rule())?;
+        let folder = tree_path(folder)?;
         let fetch: Arc<dyn Fetch> = Arc::new(Arc::clone(&self.objects));
         let browser = Browser::open(&keys, fetch, &save).await.map_err(read)?;
         let listed = browser.list(&folder).await.map_err(read)?;
-        Ok(listed
-            .into_iter()
-            .map(|entry| {
-                let (kind, bytes) = match &entry.kind {
-                    EntryKind::Folder => ("directory", 0),
-                    EntryKind::Symlink { target } => ("symlink", target.as_bytes().len() as u64),
-                    EntryKind::Fifo => ("fifo", 0),
-                    EntryKind::File { size } => ("file", *size),
-                    _ => ("other", 0),
-                };
-                let name = entry.path.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-                SavedEntryInfo {
-                    name: name.to_vec(),
-                    kind,
-                    bytes,
-                    mode: entry.mode,
-                    modified_at: entry.modified,
-                }
-            })
-            .collect())
+        Ok(listed.iter().map(entry_info).collect())
+    }
+
+    async fn open(
+        &self,
+        owner: &UserId,
+        box_id: &BoxId,
+        save: &str,
+        file: &[u8],
+    ) -> Result<Box<dyn SavedFileReader>, KeeperError> {
+        let (keys, ledger) = self.opened(owner, box_id).await?;
+        let save = Self::pick(&ledger, &keys, save)?;
+        let file = tree_path(file)?;
+        let fetch: Arc<dyn Fetch> = Arc::new(Arc::clone(&self.objects));
+        let file = Browser::open(&keys, fetch, &save).await.map_err(read)?.file(&file).await.map_err(read)?;
+        Ok(Box::new(OpenFile { entry: entry_info(file.entry()), file }))
     }
 
     async fn forget(&self, owner: &UserId, box_id: &BoxId) -> Result<(), KeeperError> {

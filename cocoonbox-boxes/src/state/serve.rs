@@ -214,3 +214,110 @@ fn refused(status: &Status) -> KeeperError {
         _ => KeeperError::Guest { reason },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use cocoonbox_core::{BoxId, SystemEntropy};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{CheckInfo, PrintedStateKey, PruneInfo, RecoveredInfo};
+
+    /// The runtime's time, which stands still until everybody waits.
+    #[derive(Debug)]
+    struct Paused(Instant);
+
+    impl Clock for Paused {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_millis(1_000_000).plus(self.0.elapsed())
+        }
+        fn steady(&self) -> Duration {
+            self.0.elapsed()
+        }
+    }
+
+    /// Writes down after how many minutes it prunes whom; the second of its users has something to sweep in an hour, the
+    /// third cannot be pruned.
+    #[derive(Debug)]
+    struct Noted {
+        users: [UserId; 3],
+        clock: Paused,
+        pruned: Mutex<Vec<(usize, u64)>>,
+    }
+
+    #[async_trait]
+    impl StateCare for Noted {
+        async fn check(
+            &self,
+            _: &UserId,
+            _: &BoxId,
+            _: &str,
+            _: u32,
+            _: watch::Sender<Bytes>,
+        ) -> Result<CheckInfo, KeeperError> {
+            Err(KeeperError::Raced)
+        }
+        async fn plan_prune(&self, _: &UserId) -> Result<PruneInfo, KeeperError> {
+            Err(KeeperError::Raced)
+        }
+        async fn prune(&self, owner: &UserId) -> Result<PruneInfo, KeeperError> {
+            let user = self.users.iter().position(|user| user == owner).unwrap();
+            self.pruned.lock().unwrap().push((user, self.clock.0.elapsed().as_secs() / 60));
+            match user {
+                0 => Ok(PruneInfo::default()),
+                1 => {
+                    let sweep_at = Some(self.clock.now().plus(Duration::from_hours(1)));
+                    Ok(PruneInfo { sweep_at, ..PruneInfo::default() })
+                }
+                _ => Err(KeeperError::Store { reason: "it is away".to_owned() }),
+            }
+        }
+        async fn owners(&self) -> Result<Vec<UserId>, KeeperError> {
+            Ok(self.users.to_vec())
+        }
+        async fn export_key(&self, _: &UserId) -> Result<PrintedStateKey, KeeperError> {
+            Err(KeeperError::Raced)
+        }
+        async fn import_key(&self, _: &UserId, _: &str) -> Result<Vec<RecoveredInfo>, KeeperError> {
+            Err(KeeperError::Raced)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn saves_are_pruned_once_a_day_and_what_is_marked_once_it_may_go() {
+        let users = std::array::from_fn(|_| UserId::random(&SystemEntropy).unwrap());
+        let start = Instant::now();
+        let care = Arc::new(Noted { users, clock: Paused(start), pruned: Mutex::default() });
+        let shutdown = CancellationToken::new();
+        let looking = look_after(Arc::clone(&care) as _, Arc::new(Paused(start)), shutdown.clone());
+        let ends = async {
+            tokio::time::sleep(Duration::from_hours(25)).await;
+            shutdown.cancel();
+        };
+        tokio::join!(looking, ends);
+        let pruned = care.pruned.lock().unwrap();
+        let of = |user| pruned.iter().filter(|(who, _)| *who == user).map(|(_, at)| *at).collect::<Vec<_>>();
+        // it looks once a minute
+        for (user, every, least) in [(0, 24 * 60, 2), (1, 60, 24), (2, 20, 70)] {
+            let pruned = of(user);
+            assert!(pruned[0] == 21 || pruned[0] == 22, "{pruned:?}");
+            assert!(pruned.len() >= least, "{pruned:?}");
+            let gaps = pruned.windows(2).map(|pair| pair[1] - pair[0]);
+            assert!(gaps.clone().all(|gap| (every..=every + 1).contains(&gap)), "{pruned:?}");
+        }
+    }
+
+    #[test]
+    fn a_guest_does_not_fill_the_log() {
+        let KeeperError::Guest { reason } = refused(&Status::internal("\u{fc}".repeat(5 * MAX_REASON)))
+        else {
+            panic!("another error");
+        };
+        assert_eq!(reason, "\u{fc}".repeat(MAX_REASON));
+        assert!(matches!(refused(&Status::aborted("raced")), KeeperError::Raced));
+        assert!(matches!(refused(&Status::data_loss("bad")), KeeperError::Damaged { .. }));
+    }
+}

@@ -6,6 +6,7 @@ mod call;
 mod clock;
 mod gate;
 mod restart;
+mod saves;
 mod service;
 mod setup;
 mod sleep;

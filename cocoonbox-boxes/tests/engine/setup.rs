@@ -2,10 +2,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cocoonbox_boxes::store::{BoxStore as _, FaultyStore, MemoryStore};
-use cocoonbox_boxes::{Engine, EngineConfig, EngineError, Limits, Started};
-use cocoonbox_core::backend::{FaultyBackend, HostFileName, MemoryBackend, MemorySandbox};
+use cocoonbox_boxes::{Engine, EngineConfig, EngineError, Limits, MemoryKeeper, Started};
+use cocoonbox_core::backend::{
+    BoxedDuplex, FaultyBackend, HostFileName, MemoryBackend, MemoryOptions, MemorySandbox, Target, guest_fn,
+};
 use cocoonbox_core::machine::{BoxRecord, BoxState, OperationEvent};
 use cocoonbox_core::{ImageName, ManualClock, SystemEntropy, Timestamp, UserId};
+use cocoonbox_wire::AGENT_PORT;
 use cocoonbox_wire::identity::Identity;
 
 pub(crate) type Store = FaultyStore<MemoryStore>;
@@ -65,6 +68,25 @@ impl World {
             config.clone(),
         );
         Self { engine, store, backend, clock, tables, node, config }
+    }
+
+    /// A world whose boxes are saved, by a keeper in memory that listens when they start.
+    pub(crate) async fn kept() -> (Self, MemoryKeeper) {
+        let clock = Arc::new(ManualClock::new(NOON));
+        let agent = guest_fn(|_, target| {
+            let (ours, theirs) = tokio::io::duplex(64);
+            // an agent that never says anything
+            std::mem::forget(theirs);
+            (target == Target::Port(AGENT_PORT.try_into().ok()?)).then(|| Box::new(ours) as BoxedDuplex)
+        });
+        let node = MemoryBackend::new(clock.clone(), Arc::new(SystemEntropy)).with_guest(agent);
+        let images = MemoryOptions::default().with_image("debian:12".parse().unwrap());
+        let node = Arc::new(node.with_options(images));
+        let mut world = Self::on(MemoryStore::default(), node, clock.clone(), config());
+        let keeper = MemoryKeeper::new(clock);
+        world.engine = world.engine.clone().with_keeper(Arc::new(keeper.clone()));
+        world.engine.start().await.unwrap();
+        (world, keeper)
     }
 
     /// The same data in a new process; the old one can no longer reach the node.

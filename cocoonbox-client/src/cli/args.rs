@@ -114,7 +114,8 @@ Examples:
     #[command(after_long_help = "\
 Examples:
   cocoonbox browse /home/user
-  cocoonbox browse --box scratch --save 3f2a9c0d5e6b7a81920c4d5e6f708192 /workspace")]
+  cocoonbox browse --box scratch --save 3f2a9c0d5e6b7a81920c4d5e6f708192 /workspace
+  cocoonbox browse --cat /home/user/notes.txt | diff - notes.txt")]
     Browse(BrowseArgs),
     /// Read a save and name what is damaged
     #[command(after_long_help = "\
@@ -450,7 +451,10 @@ pub struct BrowseArgs {
     /// Which save [default: the newest]
     #[arg(long, value_name = "ID")]
     pub save: Option<String>,
-    /// A folder, by its absolute name in the box
+    /// Write a file's bytes to standard output instead of listing a folder
+    #[arg(long, requires = "path", conflicts_with = "json")]
+    pub cat: bool,
+    /// A folder, or with --cat a file, by its absolute name in the box
     #[arg(value_name = "PATH", default_value = "/home/user")]
     pub path: OsString,
 }

@@ -13,9 +13,9 @@ use cocoonbox_client::control::{
     Box as Machine, BoxState, BrowseSnapshotReply, BrowseSnapshotRequest, CreateRequest, DeleteRequest,
     Device, EnsureRequest, GetRequest, HibernateRequest, ListDevicesReply, ListDevicesRequest, ListReply,
     ListRequest, ListSavesReply, ListSavesRequest, Memory, OperationEvent, OperationReply, Phase,
-    RebaseRequest, RedeemLinkReply, RedeemLinkRequest, RenameRequest, RestorePathsRequest, RestoreRequest,
-    RevokeDeviceReply, RevokeDeviceRequest, SaveRequest, Schedule, SetScheduleRequest, UsageReply,
-    UsageRequest, WatchRequest, WhoAmIReply, WhoAmIRequest,
+    ReadSnapshotPart, ReadSnapshotRequest, RebaseRequest, RedeemLinkReply, RedeemLinkRequest, RenameRequest,
+    RestorePathsRequest, RestoreRequest, RevokeDeviceReply, RevokeDeviceRequest, SaveRequest, Schedule,
+    SetScheduleRequest, UsageReply, UsageRequest, WatchRequest, WhoAmIReply, WhoAmIRequest,
 };
 use cocoonbox_wire::agent::v1::exec_request::Message as Ask;
 use cocoonbox_wire::agent::v1::exec_response::Message as Tell;
@@ -178,6 +178,7 @@ impl Account for Server {
 #[tonic::async_trait]
 impl Boxes for Server {
     type WatchStream = Events<OperationEvent>;
+    type ReadSnapshotStream = Events<ReadSnapshotPart>;
 
     async fn create(&self, request: Request<CreateRequest>) -> Answer<OperationReply> {
         self.authorized(&request)?;
@@ -291,6 +292,9 @@ impl Boxes for Server {
         Err(Status::unimplemented("saves"))
     }
     async fn browse_snapshot(&self, _: Request<BrowseSnapshotRequest>) -> Answer<BrowseSnapshotReply> {
+        Err(Status::unimplemented("saves"))
+    }
+    async fn read_snapshot(&self, _: Request<ReadSnapshotRequest>) -> Answer<Self::ReadSnapshotStream> {
         Err(Status::unimplemented("saves"))
     }
     async fn restore_paths(&self, _: Request<RestorePathsRequest>) -> Answer<OperationReply> {

@@ -18,6 +18,9 @@ pub enum ObjectError {
     /// The store refuses; nothing happened.
     #[error("the store of objects refuses")]
     Denied,
+    /// The box's node leads nowhere; nothing happened.
+    #[error("the box's node has no way to the store of objects: start it with --edge")]
+    NoWay,
     /// The store has no room left; nothing happened.
     #[error("the store of objects has no room left")]
     Full,
@@ -40,7 +43,9 @@ impl ObjectError {
     /// Returns what a caller may do next.
     pub const fn retry(&self) -> Retry {
         match self {
-            Self::NotFound | Self::AlreadyExists | Self::OutOfRange | Self::Denied => Retry::Never,
+            Self::NotFound | Self::AlreadyExists | Self::OutOfRange | Self::Denied | Self::NoWay => {
+                Retry::Never
+            }
             Self::Full | Self::Unavailable { .. } | Self::Misbehaved { .. } => Retry::Later,
         }
     }

@@ -48,6 +48,9 @@ pub enum GrantError {
     /// The edge refuses.
     #[error("the edge gives no URL")]
     Denied,
+    /// The box's node leads nowhere.
+    #[error("the box's node has no way to the store of objects: start it with --edge")]
+    NoWay,
     /// It cannot be reached.
     #[error("the edge or the store cannot be reached")]
     Unavailable {
@@ -61,7 +64,7 @@ impl GrantError {
     /// Returns what a caller may do next.
     pub const fn retry(&self) -> Retry {
         match self {
-            Self::Denied => Retry::Never,
+            Self::Denied | Self::NoWay => Retry::Never,
             Self::Unavailable { .. } => Retry::Later,
         }
     }
@@ -103,6 +106,7 @@ impl GrantedUpload {
 fn error(error: GrantError) -> ObjectError {
     match error {
         GrantError::Denied => ObjectError::Denied,
+        GrantError::NoWay => ObjectError::NoWay,
         GrantError::Unavailable { source } => ObjectError::Unavailable { source },
     }
 }

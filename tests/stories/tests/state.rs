@@ -125,8 +125,15 @@ fn chosen_files_come_back_beside_what_there_is_and_saves_are_looked_into_without
     server.cli(&["box", "ensure"]).ok();
     server.sh(TREE);
     server.cli(&["save", "main"]).ok();
+    let first = server.saves()[0]["id"].as_str().unwrap_or_default().to_owned();
+    let big = server.rsh(&["cat", "/workspace/project/big"]).stdout;
     server.sh("echo changed > ~/.config/app/canary-name; rm -r ~/deep/a; echo mine > ~/mine");
     server.cli(&["restore", "--box", "main", "/home/user/.config/app/canary-name", "/home/user/deep/a"]).ok();
+    // what a chosen file replaced is in a save of its own
+    let replaced = server.saves()[0]["id"].as_str().unwrap_or_default().to_owned();
+    let words =
+        ["browse", "--box", "main", "--save", &replaced, "--cat", "/home/user/.config/app/canary-name"];
+    assert_eq!(server.cli(&words).ok(), "changed");
     let held = server.sh("cat ~/.config/app/canary-name ~/mine; stat -c %y ~/deep/a/b/c/empty");
     assert_eq!(held.lines().collect::<Vec<_>>()[..2], ["canary-content", "mine"]);
     assert!(held.contains("2001-02-03 04:05:06.789012345"), "{held}");
@@ -135,6 +142,15 @@ fn chosen_files_come_back_beside_what_there_is_and_saves_are_looked_into_without
     let listed = server.json(&["browse", "--box", "main", "/home/user/.config/app"]);
     assert_eq!(listed["entries"][0]["name"], "canary-name");
     assert_eq!(listed["entries"][0]["bytes"], 15);
+    // whole files, too: one of many chunks, and one that is mostly a hole
+    let read = |path: &str| {
+        let words = ["browse", "--box", "main", "--save", &first, "--cat", path];
+        let read = server.command(server.program()).args(words).output().expect("it runs");
+        assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+        read.stdout
+    };
+    assert_eq!(read("/home/user/.config/app/canary-name"), b"canary-content\n");
+    assert!(read("/workspace/project/big") == big, "a file of many chunks is read as it was");
     assert_eq!(server.json(&["box", "show", "main"])["state"], "hibernated", "nobody woke it");
 
     for (words, told) in [
@@ -142,6 +158,8 @@ fn chosen_files_come_back_beside_what_there_is_and_saves_are_looked_into_without
         (&["restore", "--box", "main", "/etc/passwd"][..], "absolute paths under /home/user or /workspace"),
         (&["restore", "--box", "main", "/home/user/../../etc"][..], "paths"),
         (&["browse", "--box", "main", "/home/user/none"][..], "path"),
+        (&["browse", "--box", "main", "/workspace/project/big"][..], "no folder"),
+        (&["browse", "--box", "main", "--cat", "/workspace/project"][..], "no file"),
         (&["save", "none"][..], "none"),
     ] {
         let refused = server.cli(words);
@@ -216,4 +234,20 @@ fn a_box_on_a_node_elsewhere_is_saved_and_moves_to_another_node_with_its_files()
     assert_eq!(server.json(&["box", "show", "main"])["id"], id);
     same(&look(&server), &before);
     assert_eq!(newest_hash(&server), hash);
+}
+
+#[test]
+fn a_node_that_was_not_told_of_the_edge_says_what_is_missing() {
+    let node = Node::start(&[]);
+    let mut server = Server::prepare(Account::Own)
+        .with_variable("COCOONBOX_NODE", &format!("http://{}", node.address()))
+        .with_variable("COCOONBOX_NODE_TOKEN_FILE", &node.token_file().display().to_string());
+    server.start_again();
+    server.cli(&["box", "ensure"]).ok();
+    let refused = server.cli(&["save", "main"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("start it with --edge"), "{}", refused.stderr);
+    // it sleeps all the same
+    server.cli(&["box", "hibernate", "main"]).ok();
+    server.cli(&["box", "ensure", "main"]).ok();
 }

@@ -91,7 +91,12 @@ fn completion(shell: clap_complete::Shell, io: &mut Io<'_>) -> Result<(), CliErr
 
 /// Writes text to standard output.
 fn print(io: &mut Io<'_>, text: &str) -> Result<(), CliError> {
-    let written = io.stdout.write_all(text.as_bytes()).and_then(|()| io.stdout.flush());
+    put(io, text.as_bytes())
+}
+
+/// Writes bytes to standard output as they are.
+fn put(io: &mut Io<'_>, bytes: &[u8]) -> Result<(), CliError> {
+    let written = io.stdout.write_all(bytes).and_then(|()| io.stdout.flush());
     written.map_err(|source| CliError::io("standard output cannot be written", source))
 }
 

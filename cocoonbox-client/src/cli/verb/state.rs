@@ -9,7 +9,7 @@ use super::super::environment::{Environment, Io};
 use super::super::error::CliError;
 use super::super::render::{plain, size, time};
 use super::boxes::{finish, print_table, time_json};
-use super::{follow, idempotency_key, print, print_json};
+use super::{follow, idempotency_key, print, print_json, put};
 use crate::control::{Save, SnapshotEntry};
 
 pub(super) async fn save(
@@ -98,6 +98,10 @@ pub(super) async fn browse(
 ) -> Result<(), CliError> {
     let client = environment.client(global).await?;
     let save = args.save.as_deref().unwrap_or_default();
+    if args.cat {
+        let write = |bytes: &[u8]| put(io, bytes);
+        return client.read_saved(args.name.as_ref(), save, args.path.as_bytes(), write).await.map(drop);
+    }
     let entries = client.browse(args.name.as_ref(), save, args.path.as_bytes()).await?;
     if global.json {
         return print_json(io, &json!({ "entries": entries.iter().map(entry_json).collect::<Vec<_>>() }));

@@ -126,7 +126,7 @@ impl DoorHttp {
         drop(connection);
         // the node, not the store: its door leads nowhere, and will not in a moment either
         if status == 403 && body.starts_with(NO_WAY) {
-            return Err(GrantError::Denied);
+            return Err(GrantError::NoWay);
         }
         Ok(HttpAnswer::new(status, range, body))
     }

@@ -76,9 +76,7 @@ impl Keeper {
 
     /// Tells whoever wants to know that what was saved is back.
     pub(super) async fn restored(&self) {
-        for hook in &*self.hooks {
-            note(hook.name(), timeout(HOOK_LIMIT, hook.after_restore()).await);
-        }
+        tell_hooks(&self.hooks, |hook| hook.after_restore()).await;
     }
 
     /// Returns where home and workspace are.
@@ -145,9 +143,7 @@ impl Keeper {
 
     async fn saved(self, start: SaveStart, call: Call) -> Result<Say, Status> {
         let keys = keys(start.keys)?;
-        for hook in &*self.hooks {
-            note(hook.name(), timeout(HOOK_LIMIT, hook.before_save()).await);
-        }
+        tell_hooks(&self.hooks, |hook| hook.before_save()).await;
         let mut options = SaveOptions::new(Root::of_box(&self.base));
         let keeper = self.clone();
         options.excludes = blocking(move || keeper.excludes()).await?;
@@ -268,11 +264,20 @@ impl Keeper {
     }
 }
 
-fn note(hook: &str, told: Result<Result<(), String>, tokio::time::error::Elapsed>) {
-    match told {
-        Ok(Ok(())) => {}
-        Ok(Err(reason)) => tracing::warn!(hook, reason, "a hook failed; the save or restore goes on"),
-        Err(_) => tracing::warn!(hook, "a hook took too long; the save or restore goes on"),
+/// Tells one hook after the other; none of them holds up a save or restore for good.
+async fn tell_hooks<'a, F>(hooks: &'a [Arc<dyn StateHook>], what: impl Fn(&'a dyn StateHook) -> F)
+where
+    F: Future<Output = Result<(), String>>,
+{
+    for hook in hooks {
+        let name = hook.name();
+        match timeout(HOOK_LIMIT, what(hook.as_ref())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(reason)) => {
+                tracing::warn!(hook = name, reason, "a hook failed; the save or restore goes on")
+            }
+            Err(_) => tracing::warn!(hook = name, "a hook took too long; the save or restore goes on"),
+        }
     }
 }
 
@@ -410,5 +415,64 @@ impl State for Keeper {
     ) -> Result<Response<Self::RestoreFilesStream>, Status> {
         let asked = |told| if let Told::RestoreFiles(start) = told { Some(start) } else { None };
         self.begin(request.into_inner(), asked, Self::files_restored).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Writes down when it is told; fails, hangs or does neither.
+    #[derive(Debug)]
+    struct Noted(&'static str, Arc<Mutex<Vec<String>>>);
+
+    impl Noted {
+        async fn told(&self, what: &str) -> Result<(), String> {
+            self.1.lock().unwrap().push(format!("{} {what}", self.0));
+            match self.0 {
+                "fails" => Err("there is no browser".to_owned()),
+                "hangs" => std::future::pending().await,
+                _ => Ok(()),
+            }
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl StateHook for Noted {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+        async fn before_save(&self) -> Result<(), String> {
+            self.told("before").await
+        }
+        async fn after_restore(&self) -> Result<(), String> {
+            self.told("after").await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hooks_are_told_in_their_order_and_none_holds_up_a_save() {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let hooks = ["fails", "hangs", "works"]
+            .map(|name| Arc::new(Noted(name, Arc::clone(&log))) as Arc<dyn StateHook>);
+        let door = SocketAddr::from(([127, 0, 0, 1], 1));
+        let keeper = Keeper::new(
+            "/nowhere".into(),
+            door,
+            Arc::new(cocoonbox_core::SystemClock),
+            Arc::new(cocoonbox_core::SystemEntropy),
+        )
+        .with_hooks(hooks.into());
+        let start = Instant::now();
+        tell_hooks(&keeper.hooks, |hook| hook.before_save()).await;
+        assert_eq!(start.elapsed(), HOOK_LIMIT);
+        keeper.restored().await;
+        let told =
+            ["fails before", "hangs before", "works before", "fails after", "hangs after", "works after"];
+        assert_eq!(*log.lock().unwrap(), told);
     }
 }

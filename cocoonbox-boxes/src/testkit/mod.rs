@@ -3,6 +3,8 @@
 //! [`box_store_conformance!`](crate::box_store_conformance) turns the list into tests; a new store is done when they
 //! pass. Each test uses owners and boxes of its own, so that they may share one store.
 
+pub mod keeper;
+
 use std::collections::BTreeSet;
 
 use cocoonbox_core::machine::{

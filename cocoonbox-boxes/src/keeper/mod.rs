@@ -8,6 +8,10 @@ use cocoonbox_core::machine::Bytes;
 use cocoonbox_core::{BoxId, Retry, Timestamp, UserId, WakeId};
 use tokio::sync::watch;
 
+mod memory;
+
+pub use memory::MemoryKeeper;
+
 /// A running box, and a stream to its agent.
 pub struct Guest {
     /// Whose it is.
@@ -166,6 +170,15 @@ impl KeeperError {
     }
 }
 
+/// A file of a save that is open for reading.
+#[async_trait]
+pub trait SavedFileReader: fmt::Debug + Send + Sync + 'static {
+    /// Returns what the save says of it.
+    fn entry(&self) -> &SavedEntryInfo;
+    /// Reads at most `most` bytes from `offset`; none at its end.
+    async fn read(&self, offset: u64, most: u64) -> Result<Vec<u8>, KeeperError>;
+}
+
 /// Keeps boxes' state: home and workspace.
 ///
 /// # Behavior
@@ -210,6 +223,14 @@ pub trait StateKeeper: fmt::Debug + Send + Sync + 'static {
         save: &str,
         folder: &[u8],
     ) -> Result<Vec<SavedEntryInfo>, KeeperError>;
+    /// Opens a file of a save by its name in the box.
+    async fn open(
+        &self,
+        owner: &UserId,
+        box_id: &BoxId,
+        save: &str,
+        file: &[u8],
+    ) -> Result<Box<dyn SavedFileReader>, KeeperError>;
     /// Forgets a box that is deleted, with its saves.
     async fn forget(&self, owner: &UserId, box_id: &BoxId) -> Result<(), KeeperError>;
 }
