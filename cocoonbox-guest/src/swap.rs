@@ -14,6 +14,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The folder, in home and workspace, of a restore that is under way; never saved.
 pub(crate) const FOLDER: &str = ".cocoonbox-restore";
 
+/// The folder, in home and workspace, of what restores replaced, until it is removed; never saved.
+pub(crate) const REPLACED: &str = ".cocoonbox-replaced";
+
 /// What is saved of a box, and restored.
 pub(crate) const ROOTS: [&str; 2] = ["/home/user", "/workspace"];
 
@@ -31,9 +34,22 @@ pub(crate) fn clear(root: &Path) -> io::Result<()> {
     // first what says that it is to be used
     remove(&folder.join("ready"))?;
     remove(&folder.join("moving"))?;
-    // the root is as old as what was restored, or as the box made it
+    empty(&folder)?;
+    unaged(root, || fs::remove_dir(&folder))
+}
+
+fn empty(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() && !path.is_symlink() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+    }
+    Ok(())
+}
+
+/// Does something to the names in `root`, which is then as old as it was: as what was restored, or as the box made it.
+fn unaged(root: &Path, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let modified = fs::metadata(root)?.modified()?;
-    fs::remove_dir_all(&folder)?;
+    work()?;
     File::open(root)?.set_times(fs::FileTimes::new().set_modified(modified))
 }
 
@@ -42,9 +58,34 @@ pub(crate) fn is_done(roots: &[PathBuf]) -> bool {
     roots.iter().any(|root| root.join(FOLDER).join("done").exists())
 }
 
-/// Removes what a restore replaced, where it is done.
+/// Puts what a restore replaced aside, where it is done: the next restore has the place to itself.
+pub(crate) fn set_aside(roots: &[PathBuf]) -> io::Result<()> {
+    for root in roots {
+        let folder = root.join(FOLDER);
+        if !folder.join("done").exists() {
+            continue;
+        }
+        let replaced = root.join(REPLACED);
+        unaged(root, || {
+            fs::create_dir_all(&replaced)?;
+            // what an earlier start did not come to remove is still there
+            let free =
+                (0..u32::MAX).map(|number| replaced.join(number.to_string())).find(|path| !path.exists());
+            fs::rename(&folder, free.ok_or(io::ErrorKind::AlreadyExists)?)
+        })?;
+    }
+    Ok(())
+}
+
+/// Removes what restores replaced.
 pub(crate) fn tidy(roots: &[PathBuf]) -> io::Result<()> {
-    roots.iter().filter(|root| root.join(FOLDER).join("done").exists()).try_for_each(|root| clear(root))
+    for replaced in roots.iter().map(|root| root.join(REPLACED)).filter(|folder| folder.exists()) {
+        empty(&replaced)?;
+        if let Some(root) = replaced.parent() {
+            unaged(root, || fs::remove_dir(&replaced))?;
+        }
+    }
+    Ok(())
 }
 
 fn remove(file: &Path) -> io::Result<()> {
@@ -69,7 +110,7 @@ pub(crate) fn ready(roots: &[PathBuf]) -> io::Result<()> {
 }
 
 /// Goes on where the last start left off; nothing is done where nothing is ready. What is old is left for
-/// [`clear`].
+/// [`set_aside`].
 ///
 /// # Errors
 /// The first that occurs; the other roots are gone on with all the same.
@@ -159,7 +200,7 @@ mod tests {
     fn prepared(root: &Path) {
         fs::create_dir_all(root).unwrap();
         fs::write(root.join("old-file"), "old").unwrap();
-        fs::create_dir(root.join("both")).unwrap();
+        fs::create_dir_all(root.join("both")).unwrap();
         fs::write(root.join("both/old"), "old").unwrap();
         let new = new_of(root);
         fs::create_dir_all(new.join("both")).unwrap();
@@ -203,9 +244,30 @@ mod tests {
         fs::write(roots[0].join("later"), "").unwrap();
         settle(&roots).unwrap();
         assert_eq!(names(&roots[0]), ["both", "later", "new-file"]);
-        clear(&roots[1]).unwrap();
-        assert!(!roots[1].join(FOLDER).exists());
+        // what was replaced is out of the next restore's way at once, and gone a moment later
+        fs::create_dir_all(roots[1].join(REPLACED).join("0")).unwrap();
+        set_root_time(&roots[1]);
+        assert!(is_done(&roots));
+        set_aside(&roots).unwrap();
+        assert!(!is_done(&roots));
+        assert_eq!(names(&roots[1]), [REPLACED, "both", "new-file"]);
+        assert_eq!(names(&roots[1].join(REPLACED)), ["0", "1"]);
+        assert_eq!(names(&roots[1].join(REPLACED).join("1/old")), ["both", "old-file"]);
         is_old(&roots[1]);
+        prepared(&roots[0]);
+        set_root_time(&roots[0]);
+        tidy(&roots).unwrap();
+        assert!(!roots[0].join(REPLACED).exists() && !roots[1].join(REPLACED).exists());
+        assert!(new_of(&roots[0]).join("new-file").exists(), "a restore that is under way stays");
+        is_old(&roots[1]);
+        clear(&roots[0]).unwrap();
+        assert!(!roots[0].join(FOLDER).exists());
+        is_old(&roots[0]);
+    }
+
+    fn set_root_time(root: &Path) {
+        fs::set_permissions(root, fs::Permissions::from_mode(0o710)).unwrap();
+        File::open(root).unwrap().set_times(fs::FileTimes::new().set_modified(long_ago())).unwrap();
     }
 
     #[test]

@@ -204,6 +204,9 @@ pub async fn run(options: AgentOptions) -> Result<(), AgentError> {
     let roots = keeper.roots();
     if crate::swap::is_done(&roots) {
         keeper.restored().await;
+        if let Err(error) = crate::swap::set_aside(&roots) {
+            tracing::warn!(%error, "what a restore replaced was not put aside");
+        }
     }
     tokio::task::spawn_blocking(move || {
         if let Err(error) = crate::swap::tidy(&roots) {

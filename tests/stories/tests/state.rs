@@ -14,11 +14,11 @@ const TREE: &str = "set -e; cd; mkdir -p .config/app deep/a/b/c /workspace/proje
     printf 'not utf-8' > \"deep/$(printf '\\377\\376')\"; mkdir -p ~/.cache/big; head -c 100000 /dev/zero > ~/.cache/big/x; \
     for i in $(seq 300); do echo $i > /workspace/project/src/$i; done";
 
-/// Tells everything of home and workspace but caches.
+/// Tells everything of home and workspace but caches, and what a restore replaced and is being removed.
 const LOOK: &str = "cd /; for root in home/user workspace; do \
-    find $root -path home/user/.cache -prune -o -printf '%y %m %s %T@ %l %p\\n' | sort; \
-    find $root -type f -links +1 -printf '%n %p\\n' | sort; \
-    find $root -path home/user/.cache -prune -o -type f -size -900M -print0 | sort -z | xargs -0 sha256sum; done";
+    find $root \\( -path home/user/.cache -o -path \"$root/.cocoonbox-replaced\" \\) -prune -o -printf '%y %m %s %T@ %l %p\\n' | sort; \
+    find $root -path \"$root/.cocoonbox-replaced\" -prune -o -type f -links +1 -printf '%n %p\\n' | sort; \
+    find $root \\( -path home/user/.cache -o -path \"$root/.cocoonbox-replaced\" \\) -prune -o -type f -size -900M -print0 | sort -z | xargs -0 sha256sum; done";
 
 fn look(server: &Server) -> String {
     // a name in it is not UTF-8
@@ -61,7 +61,8 @@ fn what_a_restore_brings_back_is_what_was_saved_and_what_it_replaces_is_kept() {
     let older = server.saves()[1]["id"].as_str().unwrap_or_default().to_owned();
     server.cli(&["restore", "--box", "main", "--save", &older]).ok();
     same(&look(&server), &before);
-    server.sh("test ! -e ~/.cocoonbox-restore -o -e ~/.cocoonbox-restore/done");
+    server.sh("test ! -e ~/.cocoonbox-restore || exit 1; for nth in $(seq 100); do test -e ~/.cocoonbox-replaced || exit 0; \
+        sleep 0.1; done; exit 1");
 
     // should the sandbox be lost now, the box comes back with what was restored
     assert!(server.end(Signal::SIGTERM).success(), "{}", server.log());

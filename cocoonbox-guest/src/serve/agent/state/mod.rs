@@ -134,9 +134,10 @@ impl Keeper {
             // what cannot be read is left in
             let _ = file.take(MAX_EXCLUDES).read_to_string(&mut lines);
         }
-        let under_way = ROOTS.map(|root| path(format!("{root}/{}", swap::FOLDER).as_bytes()));
-        under_way
+        let own = |root| [swap::FOLDER, swap::REPLACED].map(|name| path(format!("{root}/{name}").as_bytes()));
+        ROOTS
             .into_iter()
+            .flat_map(own)
             .flatten()
             .fold(Excludes::of_box().with_lines(&lines), |all, path| all.with(&path))
     }
