@@ -6,7 +6,7 @@
 //! any point it is gone on with at the next start, from the file that is there.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,6 +36,39 @@ pub(crate) fn clear(root: &Path) -> io::Result<()> {
     remove(&folder.join("moving"))?;
     empty(&folder)?;
     unaged(root, || fs::remove_dir(&folder))
+}
+
+/// Makes the place of a restore beneath `root`. One of the same save that was broken off is gone on with, others go.
+pub(crate) fn begin(root: &Path, save: &str) -> io::Result<()> {
+    let (folder, new) = (root.join(FOLDER), new_of(root));
+    let over =
+        ["ready", "moving", "done"].iter().any(|name| folder.join(name).exists()) || whole_of(root).exists();
+    if new.exists() && !over && noted(&folder.join("save")).is_ok_and(|noted| noted == save) {
+        return Ok(());
+    }
+    clear(root)?;
+    fs::create_dir_all(&new)?;
+    fs::write(folder.join("save"), save)
+}
+
+fn noted(file: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    // whatever else the box may have put there
+    File::open(file)?.take(64).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// What takes the place of what was restored in parts, once all of it is right.
+fn whole_of(root: &Path) -> PathBuf {
+    root.join(FOLDER).join("whole")
+}
+
+/// Makes `restored`, a folder in [`new_of`], all that is new beneath `root`.
+pub(crate) fn settle_on(root: &Path, restored: &Path) -> io::Result<()> {
+    let (new, whole) = (new_of(root), whole_of(root));
+    fs::rename(restored, &whole)?;
+    fs::remove_dir_all(&new)?;
+    fs::rename(&whole, &new)
 }
 
 fn empty(folder: &Path) -> io::Result<()> {
@@ -268,6 +301,41 @@ mod tests {
     fn set_root_time(root: &Path) {
         fs::set_permissions(root, fs::Permissions::from_mode(0o710)).unwrap();
         File::open(root).unwrap().set_times(fs::FileTimes::new().set_modified(long_ago())).unwrap();
+    }
+
+    #[test]
+    fn a_restore_that_was_broken_off_is_gone_on_with_by_one_of_the_same_save() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("home");
+        fs::create_dir(&root).unwrap();
+        let part = new_of(&root).join("part");
+        let write = || {
+            fs::create_dir_all(&part).unwrap();
+            fs::write(part.join("file"), "restored").unwrap();
+        };
+        begin(&root, "one").unwrap();
+        write();
+        begin(&root, "one").unwrap();
+        assert_eq!(names(&part), ["file"]);
+        begin(&root, "other").unwrap();
+        assert!(names(&new_of(&root)).is_empty());
+        write();
+        settle_on(&root, &part).unwrap();
+        assert_eq!(names(&new_of(&root)), ["file"]);
+        // it is whole, and the next one starts anew
+        ready(std::slice::from_ref(&root)).unwrap();
+        begin(&root, "other").unwrap();
+        assert!(names(&new_of(&root)).is_empty());
+        // cut off when it was about to be whole
+        write();
+        fs::rename(&part, whole_of(&root)).unwrap();
+        begin(&root, "other").unwrap();
+        assert!(names(&new_of(&root)).is_empty() && !whole_of(&root).exists());
+        // what says nothing is no reason to trust what is there
+        write();
+        fs::write(root.join(FOLDER).join("save"), "other".repeat(100)).unwrap();
+        begin(&root, "other").unwrap();
+        assert!(names(&new_of(&root)).is_empty());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use cocoonbox_boxes::state::{MemoryStateKeys, SealedKeeper, StateDoor};
 use cocoonbox_boxes::store::MemoryStore;
 use cocoonbox_boxes::testkit::keeper::{KeptBox, KeptWorld};
-use cocoonbox_boxes::{Engine, EngineConfig, Guest, Limits, Started, StateKeeper};
+use cocoonbox_boxes::{Engine, EngineConfig, Guest, Limits, Moved, SaveReason, Started, StateKeeper};
 use cocoonbox_core::backend::{ClaimFilter, HibernateTo, SandboxBackend, SandboxId, Target};
 use cocoonbox_core::machine::{BoxRecord, Phase};
 use cocoonbox_core::{BoxId, Clock, Entropy, ImageName, SystemClock, SystemEntropy, UserId};
@@ -23,6 +23,7 @@ use cocoonbox_seal::Key;
 use cocoonbox_state::{MemoryCatalog, MemoryObjects};
 use ed25519_dalek::SigningKey;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::sync::watch;
 
 /// No limits.
 const FREE: Limits = Limits { max_boxes: None, max_running: None };
@@ -217,6 +218,46 @@ impl KeptBox for Made {
         let awake = self.engine.ensure(&self.owner, FREE, self.id.as_str(), None).await;
         done(&self.engine, &awake.expect("it starts")).await;
     }
+}
+
+/// One restore is given up when so many bytes have come; the next brings the rest.
+const GIVEN_UP_AT: u64 = 8 << 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restore_that_was_given_up_is_gone_on_with() {
+    let world = World::new(Kind::Bwrap).await;
+    let owner = UserId::random(&SystemEntropy).expect("entropy");
+    let kept = world.make(&owner).await;
+    let made = Made {
+        engine: world.engine.clone(),
+        backend: Arc::clone(&world.backend),
+        owner: owner.clone(),
+        id: kept.id(),
+    };
+    let fill = "for nth in $(seq 64); do head -c 1000000 /dev/urandom >/workspace/$nth; done";
+    let look = "cd /workspace && sha256sum *";
+    made.sh(fill).await.expect("it is written");
+    let before = made.sh(look).await.expect("it is read");
+    let keeper = Arc::clone(&world.keeper);
+    let quiet = || watch::Sender::new(Moved::default());
+    let save = keeper.save(kept.guest().await, SaveReason::Asked, quiet()).await.expect("it is saved");
+    made.sh("rm /workspace/*; echo other >/workspace/other").await.expect("it is changed");
+
+    let told = watch::Sender::new(Moved::default());
+    let mut seen = told.subscribe();
+    let guest = kept.guest().await;
+    let first = keeper.stage(guest, &save.id, told);
+    tokio::select! {
+        done = first => panic!("it was too quick to be given up: {done:?}"),
+        far = seen.wait_for(|moved| moved.bytes.done > GIVEN_UP_AT) => drop(far.expect("it goes on")),
+    }
+    let done = keeper.stage(kept.guest().await, &save.id, quiet()).await.expect("it is gone on with");
+    assert_eq!(done.files, save.files);
+    assert!(done.fetched > 0 && done.fetched < 60_000_000, "{done:?}");
+    assert_eq!(made.sh("cat /workspace/other").await.as_deref(), Some("other\n"));
+    kept.restart().await;
+    assert_eq!(made.sh(look).await, Some(before));
+    world.end().await;
 }
 
 mod bwrap {

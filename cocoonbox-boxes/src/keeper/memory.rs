@@ -155,7 +155,7 @@ fn told(progress: &watch::Sender<Moved>, files: &Files) -> RestoreInfo {
         new_bytes: bytes,
     };
     progress.send_replace(moved);
-    RestoreInfo { files: count, bytes }
+    RestoreInfo { files: count, bytes, fetched: bytes }
 }
 
 /// Returns a path in its one spelling, without the first slash.

@@ -89,10 +89,12 @@ pub struct Moved {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "three counts")]
 pub struct RestoreInfo {
-    /// Files written.
+    /// Files restored.
     pub files: u64,
-    /// Bytes written.
+    /// Bytes of them.
     pub bytes: u64,
+    /// Bytes that came from the store for it: less where one that was broken off is gone on with.
+    pub fetched: u64,
 }
 
 /// A file or folder of a save.
@@ -184,7 +186,8 @@ pub trait SavedFileReader: fmt::Debug + Send + Sync + 'static {
 /// # Behavior
 /// - A save counts when [`save`](Self::save) answers it, and is then listed. One that fails leaves the saves before as
 ///   they were.
-/// - What [`stage`](Self::stage) brought into the box takes its place at the box's next start, whole or not at all.
+/// - What [`stage`](Self::stage) brought into the box takes its place at the box's next start, whole or not at all. One
+///   that is broken off is gone on with by the next of the same save.
 /// - `progress` is told how far it is; who does not read it holds nothing up.
 /// - Dropping a future gives the work up; what was done so far is found again or cleared away later.
 #[async_trait]

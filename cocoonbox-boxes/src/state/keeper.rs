@@ -197,6 +197,10 @@ fn info(entry: &SaveEntry) -> SaveInfo {
     }
 }
 
+fn restored(done: &wire::RestoredState) -> RestoreInfo {
+    RestoreInfo { files: done.files, bytes: done.bytes, fetched: done.fetched_bytes }
+}
+
 fn tree_path(path: &[u8]) -> Result<TreePath, KeeperError> {
     let reason = "use an absolute path without . and .. parts";
     TreePath::parse(path).map_err(|_| KeeperError::Invalid { field: "path", reason: reason.to_owned() })
@@ -263,7 +267,7 @@ impl StateKeeper for SealedKeeper {
         let Said::Restored(done) = said else { return Err(misbehaved()) };
         // from here on it is what the box comes back with, should its sandbox be lost
         self.note_restored(&keys, save).await?;
-        Ok(RestoreInfo { files: done.files, bytes: done.bytes })
+        Ok(restored(&done))
     }
 
     async fn restore_files(
@@ -281,7 +285,7 @@ impl StateKeeper for SealedKeeper {
         let start = wire::RestoreFilesStart { keys: Some(material), save: save.to_string(), paths };
         let tell = Tell::RestoreFiles(start);
         match call(&self.way(), guest, Kind::RestoreFiles, tell, &scope, &progress).await? {
-            Said::Restored(done) => Ok(RestoreInfo { files: done.files, bytes: done.bytes }),
+            Said::Restored(done) => Ok(restored(&done)),
             _ => Err(misbehaved()),
         }
     }

@@ -20,7 +20,7 @@ use cocoonbox_wire::agent::v1::state_server::State;
 use cocoonbox_wire::agent::v1::{
     Asks, RestoreFilesStart, RestoredState, SaveStart, StageStart, StateProgress, StateRequest, StateResponse,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -31,6 +31,8 @@ use granted::{DoorHttp, EdgeGrants};
 
 /// How long the edge has to say what it wants.
 const FIRST: Duration = Duration::from_secs(30);
+/// How long a call waits for the one before it, which may have been given up and not be at its end.
+const TURN: Duration = Duration::from_secs(10);
 /// How often it is told how far it is.
 const PROGRESS: Duration = Duration::from_millis(250);
 /// Asks that go out together.
@@ -95,9 +97,9 @@ impl Keeper {
         W: Send + 'static,
         F: Future<Output = Result<Say, Status>> + Send + 'static,
     {
-        let turn = Arc::clone(&self.turn)
-            .try_acquire_owned()
-            .map_err(|_| Status::aborted("the box is being saved or restored already"))?;
+        let busy = || Status::aborted("the box is being saved or restored already");
+        let turn = timeout(TURN, Arc::clone(&self.turn).acquire_owned()).await;
+        let turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
         let first = timeout(FIRST, told.message())
             .await
             .map_err(|_| Status::deadline_exceeded("no first message"))??;
@@ -116,13 +118,16 @@ impl Keeper {
                 fetch: Arc::new(GrantedFetch::new(Arc::clone(&granted) as _, Arc::clone(&http) as _)),
                 upload: Arc::new(GrantedUpload::new(Arc::clone(&granted) as _, http)),
                 progress,
-                _turn: turn,
             };
+            let mut at_work = seen.clone();
             let done = tokio::select! {
                 done = run(keeper, work, call) => done,
                 () = grants(&granted, told) => Err(Status::cancelled("the edge left")),
-                () = tell(&sender, asked, seen) => return,
+                () = tell(&sender, asked, seen) => Err(Status::cancelled("the edge left")),
             };
+            // threads that are in the middle of something come to its end, and write nothing into the next one's work
+            while at_work.changed().await.is_ok() {}
+            drop(turn);
             let _ = sender.send(done.map(|say| StateResponse { message: Some(say) })).await;
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -174,13 +179,8 @@ impl Keeper {
     async fn staged(self, start: StageStart, call: Call) -> Result<Say, Status> {
         let (keys, save) = (keys(start.keys)?, save_id(&start.save)?);
         let roots = self.roots();
-        let cleared = roots.clone();
-        let prepare = move || {
-            cleared.iter().try_for_each(|root| {
-                swap::clear(root)?;
-                std::fs::create_dir_all(swap::new_of(root))
-            })
-        };
+        let (begun, of) = (roots.clone(), start.save);
+        let prepare = move || begun.iter().try_for_each(|root| swap::begin(root, &of));
         blocking(prepare).await?.map_err(|error| failed(&error))?;
         let fetch = Arc::clone(&call.fetch);
         let context = RestoreContext::new(Arc::clone(&fetch), self.clock.clone(), self.entropy.clone());
@@ -190,45 +190,39 @@ impl Keeper {
             // each onto the file system that it will be on
             let at = swap::new_of(root);
             let Some(prefix) = path(name.as_bytes()) else { continue };
+            let target = at.join("part");
+            staged.push(Root::new(prefix.clone(), &target.join(name)));
+            if target.join(name).exists() {
+                // one that was broken off came as far as this
+                continue;
+            }
             let mut options = RestoreOptions::default();
             options.progress = Some(call.progress.clone());
-            let target = at.join("part");
             std::fs::create_dir_all(&target).map_err(|error| failed(&error))?;
-            match cocoonbox_state::restore_paths(
-                &keys,
-                &save,
-                std::slice::from_ref(&prefix),
-                &target,
-                &options,
-                &context,
-            )
-            .await
-            {
-                Ok(done) => add(&mut all, &done),
+            let only = std::slice::from_ref(&prefix);
+            match cocoonbox_state::restore_paths(&keys, &save, only, &target, &options, &context).await {
+                Ok(done) => all.fetched_bytes += done.iter().map(|one| one.fetched).sum::<u64>(),
                 // the save has no such folder: an empty one takes its place
                 Err(RestoreError::Read(ReadError::NoSuchPath { .. })) => {
                     std::fs::create_dir_all(target.join(name)).map_err(|error| failed(&error))?;
                 }
                 Err(error) => return Err(failed(&error)),
             }
-            staged.push(Root::new(prefix, &target.join(name)));
         }
         // all of it, as it lies on the disk, against the save's own hash
         let mut whole = SaveOptions::new(staged.clone());
         whole.skip_tagged = false;
-        let wanted = Browser::open(&keys, fetch, &save).await.map_err(read)?.summary().root_hash;
+        let wanted = Browser::open(&keys, fetch, &save).await.map_err(read)?.summary();
+        (all.files, all.bytes) = (wanted.record.stats.files, wanted.record.stats.bytes);
         let found = hash_tree(&keys, &whole).await.map_err(|error| failed(&error))?;
-        if found != wanted {
+        if found != wanted.root_hash {
+            // not gone on with
+            let cleared = move || roots.iter().try_for_each(|root| swap::clear(root));
+            blocking(cleared).await?.map_err(|error| failed(&error))?;
             return Err(Status::data_loss("what was restored is not what was saved"));
         }
         let finish = move || {
-            for (root, staged) in roots.iter().zip(&staged) {
-                let folder = swap::new_of(root);
-                let aside = folder.with_extension("whole");
-                std::fs::rename(&staged.folder, &aside)?;
-                std::fs::remove_dir_all(&folder)?;
-                std::fs::rename(&aside, &folder)?;
-            }
+            roots.iter().zip(&staged).try_for_each(|(root, staged)| swap::settle_on(root, &staged.folder))?;
             swap::ready(&roots)
         };
         blocking(finish).await?.map_err(|error| failed(&error))?;
@@ -286,8 +280,8 @@ where
 struct Call {
     fetch: Arc<dyn Fetch>,
     upload: Arc<dyn Upload>,
+    /// Whoever still works holds one.
     progress: watch::Sender<Progress>,
-    _turn: OwnedSemaphorePermit,
 }
 
 /// Makes the folder of the scan cache; the home that is about to be saved does not become younger by it.
