@@ -78,7 +78,7 @@ impl Keeper {
 
     /// Tells whoever wants to know that what was saved is back.
     pub(super) async fn restored(&self) {
-        tell_hooks(&self.hooks, |hook| hook.after_restore()).await;
+        tell_hooks(&self.hooks, StateHook::after_restore).await;
     }
 
     /// Returns where home and workspace are.
@@ -149,7 +149,7 @@ impl Keeper {
 
     async fn saved(self, start: SaveStart, call: Call) -> Result<Say, Status> {
         let keys = keys(start.keys)?;
-        tell_hooks(&self.hooks, |hook| hook.before_save()).await;
+        tell_hooks(&self.hooks, StateHook::before_save).await;
         let mut options = SaveOptions::new(Root::of_box(&self.base));
         let keeper = self.clone();
         options.excludes = blocking(move || keeper.excludes()).await?;
@@ -269,7 +269,7 @@ where
         match timeout(HOOK_LIMIT, what(hook.as_ref())).await {
             Ok(Ok(())) => {}
             Ok(Err(reason)) => {
-                tracing::warn!(hook = name, reason, "a hook failed; the save or restore goes on")
+                tracing::warn!(hook = name, reason, "a hook failed; the save or restore goes on");
             }
             Err(_) => tracing::warn!(hook = name, "a hook took too long; the save or restore goes on"),
         }
@@ -463,7 +463,7 @@ mod tests {
         )
         .with_hooks(hooks.into());
         let start = Instant::now();
-        tell_hooks(&keeper.hooks, |hook| hook.before_save()).await;
+        tell_hooks(&keeper.hooks, StateHook::before_save).await;
         assert_eq!(start.elapsed(), HOOK_LIMIT);
         keeper.restored().await;
         let told =
