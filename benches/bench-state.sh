@@ -7,8 +7,9 @@ need_cargo
 cd "$root"
 
 rounds=${COCOONBOX_BENCH_ROUNDS:-5}
-cold=${COCOONBOX_BENCH_COLD:-true}
-if [ "${1:-}" = --quick ]; then rounds=1 cold=false; fi
+# rounds of them that are measured on a cold cache, too
+cold_rounds=${COCOONBOX_BENCH_COLD_ROUNDS:-3}
+if [ "${1:-}" = --quick ]; then rounds=1 cold_rounds=0; fi
 need restic=restic borg=borgbackup /usr/bin/time=time git=git
 if [ "${RUSTIC:-}" = 1 ] && ! command -v rustic >/dev/null; then
     say "building rustic"
@@ -104,9 +105,9 @@ fresh_disk() {
 }
 
 drop_caches() { sync && echo 3 2>/dev/null >/proc/sys/vm/drop_caches; }
-if [ "$cold" = true ] && ! (drop_caches) 2>/dev/null; then
+if [ "$cold_rounds" -gt 0 ] && ! (drop_caches) 2>/dev/null; then
     say "the page cache cannot be dropped here: no figures of a cold one"
-    cold=false
+    cold_rounds=0
 fi
 
 # each with its defaults and, where that is not it, with zstd 1, as ours is; restic's zstd has no level
@@ -190,7 +191,7 @@ measure_all() { # measure_all TOOL: a round
     archive=touched-$part measure restore-full "$tool" restore
     fresh_disk
     archive=touched-$part measure restore-one "$tool" restore_one
-    if [ "$cold" = true ] && [ "${tool%-1}" = "$tool" ]; then
+    if [ "$round" -le "$cold_rounds" ] && [ "${tool%-1}" = "$tool" ]; then
         fresh_disk
         drop_caches
         archive=touched-$part measure restore-full-cold "$tool" restore
