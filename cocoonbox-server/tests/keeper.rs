@@ -113,11 +113,23 @@ impl World {
         engine.start().await?;
         Ok(Self { engine, backend, keeper, _data: data })
     }
+}
 
-    async fn end(&self) {
-        for claim in self.backend.find(&ClaimFilter::all()).await.expect("boxes are listed") {
-            self.backend.release(&claim.id).await.expect("a box is released");
-        }
+impl Drop for World {
+    /// Boxes outlive what made them, and a test that failed is to leave none either.
+    fn drop(&mut self) {
+        let backend = Arc::clone(&self.backend);
+        let end = async move {
+            for claim in backend.find(&ClaimFilter::all()).await.unwrap_or_default() {
+                // the next ones all the same
+                let _ = backend.release(&claim.id).await;
+            }
+        };
+        let ended = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.map(|runtime| runtime.block_on(end))
+        });
+        let _ = ended.join();
     }
 }
 
@@ -257,17 +269,16 @@ async fn a_restore_that_was_given_up_is_gone_on_with() {
     assert_eq!(made.sh("cat /workspace/other").await.as_deref(), Some("other\n"));
     kept.restart().await;
     assert_eq!(made.sh(look).await, Some(before));
-    world.end().await;
 }
 
 mod bwrap {
     use super::*;
 
-    cocoonbox_boxes::state_keeper_conformance!(ended => World::new(Kind::Bwrap).await, ended.end().await);
+    cocoonbox_boxes::state_keeper_conformance!(World::new(Kind::Bwrap).await);
 }
 
 mod podman {
     use super::*;
 
-    cocoonbox_boxes::state_keeper_conformance!(ended => World::new(Kind::Podman).await, ended.end().await);
+    cocoonbox_boxes::state_keeper_conformance!(World::new(Kind::Podman).await);
 }

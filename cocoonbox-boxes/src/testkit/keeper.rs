@@ -36,15 +36,10 @@ pub trait KeptWorld: fmt::Debug + Send + Sync {
 }
 
 /// Makes one test of each part of the suite; the expression makes a [`KeptWorld`], and may await.
-///
-/// `name => world, end` ends what the first expression made with the second, once a test has passed.
 #[macro_export]
 macro_rules! state_keeper_conformance {
     ($world:expr) => {
-        $crate::state_keeper_conformance!(world => $world, ());
-    };
-    ($name:ident => $world:expr, $end:expr) => {
-        $crate::state_keeper_conformance!(@ $name, $world, $end;
+        $crate::state_keeper_conformance!(@ $world;
             a_save_is_listed_before_those_that_are_older
             what_was_saved_comes_back_whole_at_the_next_start
             a_box_comes_back_with_what_it_had_last
@@ -56,12 +51,11 @@ macro_rules! state_keeper_conformance {
             a_forgotten_box_has_no_saves
         );
     };
-    (@ $made:ident, $world:expr, $end:expr; $($name:ident)*) => {$(
+    (@ $world:expr; $($name:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            let $made = $world;
-            $crate::testkit::keeper::$name(&$made).await;
-            $end;
+            let world = $world;
+            $crate::testkit::keeper::$name(&world).await;
         }
     )*};
 }
