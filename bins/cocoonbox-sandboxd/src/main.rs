@@ -12,7 +12,9 @@ use clap::Parser;
 use cocoonbox_core::{SystemClock, SystemEntropy};
 use cocoonbox_sandbox::doors::EdgeDoor;
 use cocoonbox_sandbox::http::{Rate, preview_router, router_with_rate, serve};
-use cocoonbox_sandbox::node::{Node, NodeOptions, NodeToken, PreviewKey, SandboxKey, serve as node_serve};
+use cocoonbox_sandbox::node::{
+    Idle, Node, NodeOptions, NodeToken, PreviewKey, SandboxKey, serve as node_serve,
+};
 use cocoonbox_sandbox::{BackendChoice, BwrapConfig, DiskLimit, EngineOptions, Limits, open_backend};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -76,12 +78,25 @@ struct Options {
     /// The edge whose boxes this node keeps, HOST:PORT: boxes save their state there [default: they cannot].
     #[arg(long, env = "COCOONBOX_EDGE")]
     edge: Option<String>,
+    /// After how many seconds without a connection a sandbox is hibernated, unless its pool says; 0 is never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = at_most_a_year())]
+    idle_hibernate_seconds: u32,
+    /// After how many more a hibernated one is archived, unless its pool says; 0 is never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = at_most_a_year())]
+    archive_after_seconds: u32,
+    /// After how many more an archived one is released, unless its pool says; 0 is never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = at_most_a_year())]
+    archive_delete_after_seconds: u32,
     /// How many requests a second each caller may make.
     #[arg(long, default_value_t = Rate::default().per_second)]
     rate: NonZeroU32,
     /// How many requests each caller may make at once.
     #[arg(long, default_value_t = Rate::default().burst)]
     burst: NonZeroU32,
+}
+
+fn at_most_a_year() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(0..=366 * 24 * 3600)
 }
 
 /// The longest token.
@@ -130,8 +145,14 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let key = SandboxKey::new(key_file(&data, "sandbox-key")?);
     let (listener, address) = listen(options.listen, "--listen").await?;
     let advertised = options.advertise.unwrap_or_else(|| address.to_string());
-    let mut settings =
-        NodeOptions::new(data.join("node"), key, advertised).with_max_claims(options.max_claims);
+    let idle = Idle {
+        hibernate_seconds: options.idle_hibernate_seconds,
+        archive_seconds: options.archive_after_seconds,
+        delete_seconds: options.archive_delete_after_seconds,
+    };
+    let mut settings = NodeOptions::new(data.join("node"), key, advertised)
+        .with_max_claims(options.max_claims)
+        .with_idle(idle);
     if let Some(token) = token {
         settings = settings.with_token(token);
     }

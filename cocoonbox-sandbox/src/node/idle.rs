@@ -1,4 +1,4 @@
-//! Sandboxes that nobody uses: they go to sleep, then away, then for good, as their pool says.
+//! Sandboxes that nobody uses: they go to sleep, then away, then for good, as their pool says, or their node.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,18 +18,29 @@ use super::{Inner, serve};
 /// After how many seconds without a connection something is done; 0 is never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Idle {
+#[expect(clippy::exhaustive_structs, reason = "three times")]
+pub struct Idle {
     /// A running sandbox sleeps.
-    pub(crate) hibernate_seconds: u32,
+    pub hibernate_seconds: u32,
     /// A sleeping one is put away.
-    pub(crate) archive_seconds: u32,
+    pub archive_seconds: u32,
     /// One that was put away is removed, this long after that.
-    pub(crate) delete_seconds: u32,
+    pub delete_seconds: u32,
 }
 
 impl Idle {
     pub(super) fn delete_after(self) -> Option<Duration> {
         (self.delete_seconds > 0).then(|| Duration::from_secs(self.delete_seconds.into()))
+    }
+
+    /// Returns these times, and those of `other` where these are never.
+    fn or(self, other: Self) -> Self {
+        let either = |one, other| if one > 0 { one } else { other };
+        Self {
+            hibernate_seconds: either(self.hibernate_seconds, other.hibernate_seconds),
+            archive_seconds: either(self.archive_seconds, other.archive_seconds),
+            delete_seconds: either(self.delete_seconds, other.delete_seconds),
+        }
     }
 
     const fn is_over(seconds: u32, idle: Duration) -> bool {
@@ -151,15 +162,15 @@ impl Inner {
         *hold(&self.idle) = times.collect::<HashMap<_, _>>();
     }
 
-    /// Returns the times of the pool that a claim is like.
+    /// Returns the times of the pool that a claim is like, or the node's own.
     pub(super) fn idle_of(&self, claim: &Claim) -> Idle {
         let key = PoolKey { image: claim.image.clone(), network: claim.network, size: claim.size };
-        hold(&self.idle).get(&key).copied().unwrap_or_default()
+        hold(&self.idle).get(&key).copied().unwrap_or_default().or(self.own_idle)
     }
 
     /// Looks which of `claims` nobody has used for long enough, and does with them what their pool says.
     pub(super) async fn sweep(self: &Arc<Self>, claims: &[Claim], served: Duration) {
-        if hold(&self.idle).is_empty() {
+        if hold(&self.idle).is_empty() && self.own_idle == Idle::default() {
             return;
         }
         for claim in claims {

@@ -37,7 +37,8 @@ pub use clock::{BootClock, ManualBootClock, SystemBootClock};
 pub(crate) use delivery::EnvWrite;
 pub(crate) use env::{Change as EnvChange, Env, Written};
 pub(crate) use exec::Command;
-pub(crate) use idle::{Idle, PoolIdle};
+pub use idle::Idle;
+pub(crate) use idle::PoolIdle;
 pub use journal::Event;
 pub(crate) use journal::rfc3339;
 pub(crate) use lease::grant;
@@ -78,6 +79,8 @@ pub struct NodeOptions {
     pub token: Option<NodeToken>,
     /// How many claims the node holds by its own count, 0 for no cap but the backend's.
     pub max_claims: u32,
+    /// When sandboxes are idle of which no pool says so.
+    pub idle: Idle,
     /// What preview URLs begin with and are signed by; absent, none are minted.
     pub previews: Option<(String, PreviewKey)>,
     /// The time.
@@ -97,6 +100,7 @@ impl NodeOptions {
             address: address.into(),
             token: None,
             max_claims: 0,
+            idle: Idle::default(),
             previews: None,
             clock: Arc::new(SystemClock),
             boot_clock: Arc::new(SystemBootClock),
@@ -111,6 +115,11 @@ impl NodeOptions {
     /// Sets how many claims the node holds.
     pub const fn with_max_claims(mut self, max_claims: u32) -> Self {
         self.max_claims = max_claims;
+        self
+    }
+    /// Sets when sandboxes are idle of which no pool says so.
+    pub const fn with_idle(mut self, idle: Idle) -> Self {
+        self.idle = idle;
         self
     }
     /// Sets what preview URLs begin with, such as `http://127.0.0.1:7422`, and are signed by.
@@ -149,6 +158,8 @@ pub(crate) struct Inner {
     registry: Mutex<Registry>,
     /// When sandboxes are idle, by what they are like.
     idle: Mutex<HashMap<PoolKey, Idle>>,
+    /// When the others are.
+    own_idle: Idle,
     /// Held by who writes the tenants.
     tenants_turn: tokio::sync::Mutex<()>,
     journal: Journal,

@@ -42,6 +42,7 @@ impl Node {
             entropy: options.entropy,
             registry: Mutex::new(registry),
             idle: Mutex::default(),
+            own_idle: options.idle,
             tenants_turn: tokio::sync::Mutex::new(()),
             execs: exec::Room::default(),
             previews: options

@@ -19,7 +19,7 @@ use cocoonbox_core::backend::{
 };
 use cocoonbox_core::{ManualClock, SystemEntropy, Timestamp};
 use cocoonbox_sandbox::http::{Rate, router, router_with_rate};
-use cocoonbox_sandbox::node::{ManualBootClock, Node, NodeOptions, NodeToken, SandboxKey};
+use cocoonbox_sandbox::node::{Idle, ManualBootClock, Node, NodeOptions, NodeToken, SandboxKey};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -288,6 +288,35 @@ async fn what_nobody_uses_sleeps_is_put_away_and_removed_as_its_pool_says() -> O
     node.tick().await;
     assert_eq!(state(&api, &busy).await?, "hibernated");
     assert_eq!((place.memory.store().live(), place.memory.store().held()), (1, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_has_times_for_what_no_pool_speaks_of() -> Outcome {
+    let place = Place::new()?;
+    let own = Idle { hibernate_seconds: 600, archive_seconds: 60, delete_seconds: 0 };
+    let node = Node::open(place.options().with_idle(own), Arc::new(place.memory.reopen())).await?;
+    let api = serve(&node).await?;
+    // this pool speaks of one time alone
+    assert_eq!(put_idle(&api, 60, 0, 0).await?, 200);
+    let (pooled, ..) =
+        claim(&api, json!({ "template": "host", "egress": false, "ttl_seconds": 86_400 })).await?;
+    let other = json!({ "template": "host", "egress": false, "size": "large", "ttl_seconds": 86_400 });
+    let (other, ..) = claim(&api, other).await?;
+    let sleeps = async |id: &str| -> Result<(bool, bool), Box<dyn Error>> {
+        let row = listed(&api).await?.into_iter().find(|row| row["id"] == id).unwrap_or_default();
+        Ok((row["hibernated"] == true, row["archived"] == true))
+    };
+    node.tick().await;
+    place.pass(61);
+    node.tick().await;
+    assert_eq!((sleeps(&pooled).await?, sleeps(&other).await?), ((true, false), (false, false)));
+    place.pass(61);
+    node.tick().await;
+    assert!(sleeps(&pooled).await?.1, "it is put away as the node says");
+    place.pass(500);
+    node.tick().await;
+    assert_eq!(sleeps(&other).await?, (true, false));
     Ok(())
 }
 
