@@ -8,8 +8,10 @@ need /usr/bin/time=time
 server box --warm 0
 export COCOONBOX_CONFIG_DIR=$config_dir
 box() { "$programs/cocoonbox" "$@"; }
+# it signs the command line in once it serves
+for _ in $(seq 100); do ! box box ls >/dev/null 2>&1 || break; sleep 0.1; done
 for _ in $(seq "$2"); do
-    box box ensure main >/dev/null 2>&1
+    box box ensure main >"$work/save.log" 2>&1 || die "there is no box: $(tail -n 2 "$work/save.log")"
     tar -C "$1" -cf - . | box rsh --box main -- tar -C /workspace --no-same-owner -xf -
     sync
     /usr/bin/time -o "$work/time" -f '%e' "$programs/cocoonbox" save main >"$work/save.log" 2>&1 ||
