@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -27,6 +28,8 @@ use tokio::sync::watch;
 
 /// No limits.
 const FREE: Limits = Limits { max_boxes: None, max_running: None };
+/// How long a command may take.
+const PATIENCE: Duration = Duration::from_mins(1);
 /// The agent's port in a box.
 const AGENT: u16 = 7443;
 
@@ -178,6 +181,11 @@ impl Made {
 
     /// Runs a shell command; none when it fails.
     async fn sh(&self, command: &str) -> Option<String> {
+        let ran = tokio::time::timeout(PATIENCE, self.run(command)).await;
+        ran.expect("the box answers: one that writes is held still where the disk is nearly full")
+    }
+
+    async fn run(&self, command: &str) -> Option<String> {
         let stream = self.backend.connect(&self.sandbox().await, Target::Channel).await.expect("it runs");
         let (read, mut write) = tokio::io::split(stream);
         let asked = serde_json::json!({ "v": 1, "op": "exec", "argv": ["/bin/sh", "-c", command] });
