@@ -28,14 +28,15 @@ pub(crate) fn new_of(root: &Path) -> PathBuf {
 /// Removes what an earlier restore left beneath `root` and was never ready.
 pub(crate) fn clear(root: &Path) -> io::Result<()> {
     let folder = root.join(FOLDER);
-    if !folder.exists() {
+    if !is_there(&folder) {
         return Ok(());
     }
-    // first what says that it is to be used
-    remove(&folder.join("ready"))?;
-    remove(&folder.join("moving"))?;
-    empty(&folder)?;
-    unaged(root, || fs::remove_dir(&folder))
+    if !folder.is_symlink() {
+        // first what says that it is to be used
+        remove(&folder.join("ready"))?;
+        remove(&folder.join("moving"))?;
+    }
+    take_away(root, &folder)
 }
 
 /// Makes the place of a restore beneath `root`. One of the same save that was broken off is gone on with, others go.
@@ -71,12 +72,25 @@ pub(crate) fn settle_on(root: &Path, restored: &Path) -> io::Result<()> {
     fs::rename(&whole, &new)
 }
 
-fn empty(folder: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() && !path.is_symlink() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+/// Removes a folder of `root` with all that is in it. A link that the box put there is removed, not followed.
+fn take_away(root: &Path, folder: &Path) -> io::Result<()> {
+    if !fs::symlink_metadata(folder)?.is_dir() {
+        return unaged(root, || fs::remove_file(folder));
     }
-    Ok(())
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    unaged(root, || fs::remove_dir(folder))
+}
+
+/// Whether a name is there, be it a link to nowhere.
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
 }
 
 /// Does something to the names in `root`, which is then as old as it was: as what was restored, or as the box made it.
@@ -112,11 +126,8 @@ pub(crate) fn set_aside(roots: &[PathBuf]) -> io::Result<()> {
 
 /// Removes what restores replaced.
 pub(crate) fn tidy(roots: &[PathBuf]) -> io::Result<()> {
-    for replaced in roots.iter().map(|root| root.join(REPLACED)).filter(|folder| folder.exists()) {
-        empty(&replaced)?;
-        if let Some(root) = replaced.parent() {
-            unaged(root, || fs::remove_dir(&replaced))?;
-        }
+    for root in roots.iter().filter(|root| is_there(&root.join(REPLACED))) {
+        take_away(root, &root.join(REPLACED))?;
     }
     Ok(())
 }
@@ -336,6 +347,24 @@ mod tests {
         fs::write(root.join(FOLDER).join("save"), "other".repeat(100)).unwrap();
         begin(&root, "other").unwrap();
         assert!(names(&new_of(&root)).is_empty());
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_what_is_removed_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, other) = (folder.path().join("home"), folder.path().join("other"));
+        fs::create_dir(&root).unwrap();
+        fs::create_dir(&other).unwrap();
+        for name in ["ready", "file"] {
+            fs::write(other.join(name), "kept").unwrap();
+        }
+        for name in [FOLDER, REPLACED] {
+            std::os::unix::fs::symlink(&other, root.join(name)).unwrap();
+        }
+        clear(&root).unwrap();
+        tidy(std::slice::from_ref(&root)).unwrap();
+        assert!(names(&root).is_empty() && !is_there(&root.join(FOLDER)));
+        assert_eq!(names(&other), ["file", "ready"]);
     }
 
     #[test]

@@ -96,7 +96,7 @@ struct Options {
 }
 
 fn at_most_a_year() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(0..=366 * 24 * 3600)
+    clap::value_parser!(u32).range(0..=365 * 24 * 3600)
 }
 
 /// The longest token.
