@@ -2,10 +2,12 @@
 
 mod common;
 
-use std::fs;
+use std::io::Write as _;
 use std::num::NonZeroU16;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{fs, io};
 
 use cocoonbox_core::backend::{
     BackendError, ClaimFilter, ClaimState, HibernateTo, HostFile, HostFileName, NetworkMode,
@@ -17,11 +19,17 @@ use common::{
 };
 
 /// Writes a program that everybody may run.
-fn script(directory: &Path, name: &str, text: &str) -> std::io::Result<PathBuf> {
+fn script(directory: &Path, name: &str, text: &str) -> io::Result<PathBuf> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
     let path = directory.join(name);
-    fs::write(&path, text)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    // by a process of its own: what is open for writing here is inherited by whatever another thread starts at that
+    // moment, and cannot be run meanwhile
+    let mut install =
+        Command::new("install").args(["-m755", "/dev/stdin"]).arg(&path).stdin(Stdio::piped()).spawn()?;
+    install.stdin.take().ok_or_else(|| io::Error::other("a pipe"))?.write_all(text.as_bytes())?;
+    if !install.wait()?.success() {
+        return Err(io::Error::other("install failed"));
+    }
     Ok(path)
 }
 
@@ -119,7 +127,7 @@ fn a_machine_without_user_namespaces_says_how_to_allow_them() -> Outcome {
     // a namespace of one's own in which no further one may be made
     let name = "a_machine_without_user_namespaces_says_how_to_allow_them";
     let script = "echo 0 >/proc/sys/user/max_user_namespaces; exec setpriv --bounding-set -all --inh-caps -all -- \"$0\" --exact \"$1\" --nocapture";
-    let mut command = std::process::Command::new("setpriv");
+    let mut command = Command::new("setpriv");
     // root of the machine would be refused earlier, as it may not be mapped into a box
     let ordinary = ["--reuid", "61234", "--regid", "61234", "--clear-groups"];
     command.args(if is_root() { &ordinary[..] } else { &[] });
@@ -190,8 +198,7 @@ fn a_full_disk_is_said_and_leaves_nothing() -> Outcome {
     run(|| async {
         let data = Data::new()?;
         fs::create_dir_all(data.path())?;
-        let mount =
-            |flags: &[&str]| std::process::Command::new("mount").args(flags).arg(data.path()).status();
+        let mount = |flags: &[&str]| Command::new("mount").args(flags).arg(data.path()).status();
         assert!(mount(&["-t", "tmpfs", "-o", "size=24m,mode=0700", "tmpfs"])?.success());
         let outcome = async {
             let backend = data.open().await?;
@@ -232,7 +239,7 @@ fn a_full_disk_is_said_and_leaves_nothing() -> Outcome {
             Ok(())
         };
         let outcome = outcome.await;
-        std::process::Command::new("umount").arg("-l").arg(data.path()).status()?;
+        Command::new("umount").arg("-l").arg(data.path()).status()?;
         outcome
     })
 }
@@ -287,7 +294,7 @@ fn bad_requests_are_refused_before_anything_happens() -> Outcome {
 }
 
 /// A guest whose first process is a Python program with `sock`, the guest channel, at hand.
-fn guest(programs: &Path, body: &str) -> std::io::Result<PathBuf> {
+fn guest(programs: &Path, body: &str) -> io::Result<PathBuf> {
     let head = "#!/usr/bin/python3\nimport os, socket, time\nsock = socket.socket(fileno=int(os.environ['COCOONBOX_GUEST_FD']))\n";
     script(programs, "guest", &format!("{head}{body}"))
 }
@@ -363,7 +370,7 @@ fn a_guest_that_never_stops_complaining_fills_no_disk() -> Outcome {
             \x20 except OSError: pass\n\
             c, _ = sock.accept()\nc.sendall(b'garbage\\n')\ntime.sleep(1)\n\
             while True: time.sleep(1)\n";
-        let size = |data: &Data| -> std::io::Result<u64> {
+        let size = |data: &Data| -> io::Result<u64> {
             let (mut next, mut sum) = (vec![data.path().join("claims")], 0);
             while let Some(path) = next.pop() {
                 for entry in fs::read_dir(path)? {

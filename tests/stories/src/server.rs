@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::build::{agent, binaries};
 use crate::run::{Run, eventually, output};
+use crate::tool::copy_program;
 
 /// As whom a server and its command line run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +71,10 @@ impl Server {
             fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("own folder");
             programs = folder.path().join("programs");
             fs::create_dir(&programs).expect("own folder");
-            fs::copy(binaries().join("cocoonbox"), programs.join("cocoonbox"))
+            copy_program(&binaries().join("cocoonbox"), &programs.join("cocoonbox"))
                 .expect("the binary can be copied");
             guest = programs.join("cocoonbox-agent");
-            fs::copy(agent(), &guest).expect("the agent can be copied");
+            copy_program(&agent(), &guest).expect("the agent can be copied");
         }
         for name in ["data", "settings", "home"] {
             let path = folder.path().join(name);

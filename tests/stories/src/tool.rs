@@ -1,4 +1,5 @@
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::build::{own_file, tools};
@@ -39,6 +40,21 @@ pub fn buf() -> Command {
 /// When rclone is not installed.
 pub fn rclone() -> Command {
     Command::new(installed("rclone"))
+}
+
+/// Copies a program that is to be run.
+///
+/// By a process of its own: what this one has open for writing is inherited by whatever another thread starts at that
+/// moment, and until that is a program itself the copy cannot be run (`ETXTBSY`).
+///
+/// # Errors
+/// What `cp` said.
+pub fn copy_program(from: &Path, to: &Path) -> io::Result<()> {
+    let output = Command::new("cp").arg("--").args([from, to]).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
 fn installed(name: &str) -> PathBuf {

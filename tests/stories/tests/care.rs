@@ -13,7 +13,7 @@ use serde_json::Value;
 fn copy_with_libraries(program: &Path, rootfs: &Path) {
     let name = program.file_name().expect("a program");
     let program = fs::canonicalize(program).expect("a program of this machine");
-    fs::copy(&program, rootfs.join("usr/bin").join(name)).expect("own folder");
+    cocoonbox_stories::copy_program(&program, &rootfs.join("usr/bin").join(name)).expect("own folder");
     let needs = Command::new("ldd").arg(&program).output().expect("ldd runs");
     for library in
         String::from_utf8_lossy(&needs.stdout).split_whitespace().filter(|word| word.starts_with('/'))

@@ -21,7 +21,7 @@ fn plant(data: &Path) -> Result<(), Error> {
     fs::create_dir_all(usr.join("open"))?;
     fs::set_permissions(usr.join("open"), fs::Permissions::from_mode(0o777))?;
     for (name, mode) in [("attacker", 0o755), ("as-root", 0o6755)] {
-        fs::copy(attacker(), usr.join(name))?;
+        cocoonbox_stories::copy_program(&attacker(), &usr.join(name))?;
         chown(usr.join(name), Some(0), Some(0))?;
         fs::set_permissions(usr.join(name), fs::Permissions::from_mode(mode))?;
     }

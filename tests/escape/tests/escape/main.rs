@@ -55,9 +55,9 @@ fn story(name: &str, opener: impl Opener + Clone + 'static, as_a_user: bool) -> 
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open)?;
         let [own, attack, agent] = ["test", "attacker", "agent"].map(|name| folder.path().join(name));
-        std::fs::copy(std::env::current_exe()?, &own)?;
-        std::fs::copy(attacker(), &attack)?;
-        std::fs::copy(cocoonbox_stories::agent(), &agent)?;
+        cocoonbox_stories::copy_program(&std::env::current_exe()?, &own)?;
+        cocoonbox_stories::copy_program(&attacker(), &attack)?;
+        cocoonbox_stories::copy_program(&cocoonbox_stories::agent(), &agent)?;
         let mut again = if user == Uid::effective().as_raw() {
             Command::new(&attack)
         } else {

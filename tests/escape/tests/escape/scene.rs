@@ -67,7 +67,7 @@ impl Scene {
         let folder = tempfile::Builder::new().prefix("cocoonbox-escape-").tempdir()?;
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         let program = folder.path().join("attacker");
-        fs::copy(attacker(), &program)?;
+        cocoonbox_stories::copy_program(&attacker(), &program)?;
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
         let own = folder.path().join("victim");
         fs::create_dir(&own)?;

@@ -156,7 +156,7 @@ pub(crate) async fn run(opener: impl Opener + Clone + 'static) -> Result<(), Err
         weakened(opener, &ways_here, &mut report, &mut failures).await?;
     }
     println!("{report}");
-    if failures.is_empty() { Ok(()) } else { Err(format!("{}\n\n{report}", failures.join("\n")).into()) }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
 }
 
 /// Tries each way in a box that lacks its defences, one box for each set of them.

@@ -156,7 +156,7 @@ fn a_program_that_a_box_marks_setuid_serves_nobody_on_the_host() -> Outcome {
     let open = tempfile::tempdir()?;
     fs::set_permissions(open.path(), fs::Permissions::from_mode(0o755))?;
     let copy = open.path().join("tool");
-    fs::copy(tool, &copy)?;
+    cocoonbox_stories::copy_program(tool, &copy)?;
     std::os::unix::fs::chown(&copy, Some(owner), Some(owner))?;
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o6755))?;
     let taken = as_other(&copy)?;

@@ -28,8 +28,9 @@ fn hostile_agent(folder: &Path) -> io::Result<PathBuf> {
     bytes.extend_from_slice(&agent);
     bytes.extend_from_slice(&(agent.len() as u64).to_le_bytes());
     bytes.extend_from_slice(b"COCOAGNT");
-    let path = folder.join("hostile-agent");
-    fs::write(&path, bytes)?;
+    let (whole, path) = (folder.join("hostile-agent.whole"), folder.join("hostile-agent"));
+    fs::write(&whole, bytes)?;
+    cocoonbox_stories::copy_program(&whole, &path)?;
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     Ok(path)
 }
