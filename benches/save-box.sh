@@ -5,7 +5,8 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 need /usr/bin/time=time
 
-server box --warm 0
+# of two processors, as the peers have; the default size has one
+server box --warm 0 --box-size medium
 export COCOONBOX_CONFIG_DIR=$config_dir
 box() { "$programs/cocoonbox" "$@"; }
 # it signs the command line in once it serves

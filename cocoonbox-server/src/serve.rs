@@ -85,6 +85,7 @@ pub async fn run(
     let boxes = SqlStore::open(db.clone(), clock.now()).await.context("the boxes' tables")?;
     let pool = Arc::new(Pool::default());
     let settings = EngineConfig::new(config.default_image.clone(), key.verifying_key())
+        .with_size(config.box_size)
         .with_user_idle_hibernate(config.user_idle_hibernate)
         .with_freeze_to_disk_after(config.freeze_to_disk_after);
     let backend = nodes.backend();

@@ -5,7 +5,7 @@ use cocoonbox_boxes::{CallUse, Confirm, EngineError, IdempotencyKey, Limits};
 use cocoonbox_core::ImageName;
 use cocoonbox_core::backend::{
     ClaimFilter, Fault, Freeze, HibernateTo, Memory, MemoryBackend, MemoryOptions, Method,
-    SandboxBackend as _, Target,
+    SandboxBackend as _, Size, Target,
 };
 use cocoonbox_core::machine::{BoxState, FailureKind, Phase};
 use futures::StreamExt as _;
@@ -30,6 +30,15 @@ async fn ensure_makes_the_first_box_and_then_finds_it() {
     assert_eq!(Some(claim.id), record.sandbox);
     let again = world.engine.ensure(&ana, FREE, "main", None).await.unwrap();
     assert_eq!((again.operation, again.box_id), (None, record.id));
+}
+
+#[tokio::test]
+async fn a_box_has_the_size_of_the_server_that_made_it() {
+    for size in Size::ALL {
+        let (world, ana) = (World::with(config().with_size(size)).await, user());
+        world.running(&ana).await;
+        assert_eq!(world.node.find(&ClaimFilter::all()).await.unwrap().remove(0).size, size);
+    }
 }
 
 #[tokio::test]

@@ -496,6 +496,10 @@ pub struct UpArgs {
     /// The image of new boxes [default: host]
     #[arg(long, value_name = "IMAGE")]
     pub default_image: Option<String>,
+    /// The size of new boxes, and of boxes after an upgrade: small (1 processor, 512 MiB), medium (2, 1 GiB), large (4, 4 GiB),
+    /// xlarge (4, 8 GiB) or 2xlarge (8, 16 GiB) [default: small]
+    #[arg(long, value_name = "SIZE")]
+    pub box_size: Option<String>,
     /// Let a user's box sleep after this long without a client call, such as 2h [default: 0s, never]
     #[arg(long, value_name = "TIME")]
     pub user_idle_hibernate: Option<String>,

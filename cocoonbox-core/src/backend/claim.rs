@@ -148,6 +148,20 @@ pub enum Size {
 }
 
 impl Size {
+    /// Every tier, from the smallest.
+    pub const ALL: [Self; 5] = [Self::Small, Self::Medium, Self::Large, Self::Xlarge, Self::Xxlarge];
+
+    /// Returns the tier's name, which it has on every wire and command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Medium => "medium",
+            Self::Large => "large",
+            Self::Xlarge => "xlarge",
+            Self::Xxlarge => "2xlarge",
+        }
+    }
+
     /// Returns the tier's processors.
     pub const fn cpus(self) -> u32 {
         match self {
@@ -185,6 +199,22 @@ impl Size {
             Self::Xxlarge => 160,
         };
         gib * 1024 * 1024 * 1024
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Size {
+    type Err = BackendError;
+
+    fn from_str(name: &str) -> Result<Self, BackendError> {
+        Self::ALL.into_iter().find(|size| size.as_str() == name).ok_or_else(|| BackendError::Invalid {
+            reason: "a size is small, medium, large, xlarge or 2xlarge".to_owned(),
+        })
     }
 }
 
@@ -511,6 +541,22 @@ impl Claim {
             claimed_at,
             state,
             held: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_has_one_name_in_words_and_on_every_wire() {
+        for size in Size::ALL {
+            assert_eq!(size.to_string().parse::<Size>().ok(), Some(size));
+            assert_eq!(serde_json::to_value(size).ok(), Some(size.as_str().into()));
+        }
+        for name in ["", "Small", "xxlarge", "2XLARGE", " small"] {
+            assert!(matches!(name.parse::<Size>(), Err(BackendError::Invalid { .. })), "{name:?}");
         }
     }
 }

@@ -23,13 +23,14 @@ pub use file::FileError;
 pub use server::{NodeSetting, ServerConfig, StateStore, nodes};
 
 /// The keys of `api.yaml`, with the defaults of those that have one.
-const KEYS: [(&str, Option<&str>); 19] = [
+const KEYS: [(&str, Option<&str>); 20] = [
     ("listen", Some("127.0.0.1:7420")),
     ("backend", Some("auto")),
     ("docker_socket", None),
     ("box_runtime", None),
     ("image_registry", None),
     ("default_image", Some("host")),
+    ("box_size", Some("small")),
     ("user_idle_hibernate", Some("0s")),
     ("freeze_to_disk_after", Some("0s")),
     ("max_boxes", Some("1")),
@@ -278,6 +279,7 @@ fn words(flags: &UpArgs, key: &str) -> Option<OsString> {
         "box_runtime" => flags.box_runtime.clone().map(Into::into),
         "image_registry" => flags.image_registry.clone().map(Into::into),
         "default_image" => flags.default_image.clone().map(Into::into),
+        "box_size" => flags.box_size.clone().map(Into::into),
         "user_idle_hibernate" => flags.user_idle_hibernate.clone().map(Into::into),
         "freeze_to_disk_after" => flags.freeze_to_disk_after.clone().map(Into::into),
         "max_boxes" => number(flags.max_boxes),
@@ -467,6 +469,7 @@ mod tests {
             ("backend: chroot", "auto, bwrap, podman or docker"),
             ("max_boxes: many", "max_boxes, from api.yaml: \"many\" cannot be read: use a number"),
             ("max_boxes: -1", "max_boxes, from api.yaml"),
+            ("box_size: huge", "small, medium, large, xlarge or 2xlarge"),
             ("freeze_to_disk_after: soon", "30m or 2h"),
             ("listen: here", "127.0.0.1:7420"),
             ("max_running: [canary]", "max_running takes one word"),

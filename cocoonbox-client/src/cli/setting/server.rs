@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cocoonbox_core::ImageName;
+use cocoonbox_core::backend::Size;
 
 use super::{SettingError, Settings};
 use crate::cli::UpArgs;
@@ -56,6 +57,8 @@ pub struct ServerConfig {
     pub image_registry: Option<String>,
     /// The image of new boxes.
     pub default_image: ImageName,
+    /// The size of new boxes.
+    pub box_size: Size,
     /// How long a user's box runs unused; zero is for ever.
     pub user_idle_hibernate: Duration,
     /// How long a sleeping box keeps its memory; zero is for ever.
@@ -106,6 +109,7 @@ impl ServerConfig {
             return Err(must("agent", wanted));
         }
         let (address, image) = ("an address such as 127.0.0.1:7420", "an image's name, such as host");
+        let size = "small, medium, large, xlarge or 2xlarge";
         Ok(Self {
             data: path("data").ok_or_else(|| must("data", "--data DIR"))?,
             listen: settings.get("listen").parse(address)?.ok_or_else(|| must("listen", address))?,
@@ -120,6 +124,7 @@ impl ServerConfig {
                 .get("default_image")
                 .parse(image)?
                 .ok_or_else(|| must("default_image", image))?,
+            box_size: settings.get("box_size").parse(size)?.ok_or_else(|| must("box_size", size))?,
             user_idle_hibernate: span("user_idle_hibernate")?,
             freeze_to_disk_after: span("freeze_to_disk_after")?,
             max_boxes: count("max_boxes")?,
