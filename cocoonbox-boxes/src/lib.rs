@@ -16,7 +16,7 @@ pub mod store;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 
-pub use caller::Caller;
+pub use caller::{AgentGrant, Caller};
 pub use care::{CheckInfo, DamageInfo, PrintedStateKey, PruneInfo, RecoveredInfo, StateCare};
 pub use cocoonbox_core::machine::Limits;
 pub use engine::{

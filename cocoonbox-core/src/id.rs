@@ -138,6 +138,8 @@ macro_rules! kinds {
 
 kinds! {
     BoxKind BoxId "box" "cb-" 10;
+    ConsoleSessionKind ConsoleSessionId "console session" "cs_" 16;
+    GrantKind GrantId "agent grant" "ag_" 16;
     OperationKind OperationId "operation" "op_" 26;
     SessionKind SessionId "session" "se_" 26;
     SignInLinkKind SignInLinkId "sign-in link" "sl_" 16;

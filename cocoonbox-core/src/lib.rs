@@ -14,7 +14,7 @@ mod turn;
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use entropy::{Entropy, EntropyError, SeededEntropy, SystemEntropy, random_secret};
 pub use id::{
-    BoxId, BoxKind, Id, IdError, Kind, OperationId, OperationKind, SessionId, SessionKind, SignInLinkId,
+    BoxId, BoxKind, ConsoleSessionId, ConsoleSessionKind, GrantId, GrantKind, Id, IdError, Kind, OperationId, OperationKind, SessionId, SessionKind, SignInLinkId,
     SignInLinkKind, TokenId, TokenKind, UserId, UserKind, WakeId, WakeKind,
 };
 pub use name::{BoxName, ImageName, NameError, TenantName, UserName};

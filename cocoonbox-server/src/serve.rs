@@ -44,7 +44,7 @@ impl Authenticate for Index {
         Some(Caller {
             user: caller.user().clone(),
             admin: caller.admin(),
-            token: caller.token().clone(),
+            agent: None,
             limits: if caller.admin() { Limits::default() } else { self.limits },
             ended: caller.ended().clone(),
         })

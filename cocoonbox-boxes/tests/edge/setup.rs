@@ -10,7 +10,7 @@ use cocoonbox_boxes::edge::{Authenticate, Edge, Patience, Pool, serve};
 use cocoonbox_boxes::store::MemoryStore;
 use cocoonbox_boxes::{Caller, Engine, EngineConfig, Limits};
 use cocoonbox_core::backend::{MemoryBackend, MemoryGuest};
-use cocoonbox_core::{Clock, Entropy, ImageName, ManualClock, SeededEntropy, Timestamp, TokenId, UserId};
+use cocoonbox_core::{Clock, Entropy, ImageName, ManualClock, SeededEntropy, Timestamp, UserId};
 use ed25519_dalek::SigningKey;
 use futures::StreamExt as _;
 use http::{Request, Response};
@@ -97,7 +97,7 @@ impl World {
         let caller = Caller {
             user: UserId::random(self.entropy.as_ref()).unwrap(),
             admin: false,
-            token: TokenId::random(self.entropy.as_ref()).unwrap(),
+            agent: None,
             limits: Limits { max_boxes: Some(1), max_running: Some(1) },
             ended: CancellationToken::new(),
         };

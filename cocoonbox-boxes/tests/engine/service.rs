@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use cocoonbox_boxes::{Caller, Limits, grpc};
 use cocoonbox_core::backend::{Fault, Method};
-use cocoonbox_core::{SystemEntropy, TokenId, UserId};
+use cocoonbox_core::UserId;
 use cocoonbox_wire::control::v1 as wire;
 use cocoonbox_wire::control::v1::boxes_client::BoxesClient;
 use cocoonbox_wire::control::v1::boxes_server::BoxesServer;
@@ -26,7 +26,7 @@ fn by<T>(user: &UserId, message: T) -> Request<T> {
     request.extensions_mut().insert(Caller {
         user: user.clone(),
         admin: false,
-        token: TokenId::random(&SystemEntropy).unwrap(),
+        agent: None,
         limits: LIMITS,
         ended: CancellationToken::new(),
     });
