@@ -5,8 +5,8 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 need /usr/bin/time=time
 
-# of two processors, as the peers have; the default size has one
-server box --warm 0 --box-size medium
+# with all processors, as the peers have them, and room for the tree in its cache, which is warm for them, too
+server box --warm 0 --box-size large
 export COCOONBOX_CONFIG_DIR=$config_dir
 box() { "$programs/cocoonbox" "$@"; }
 # it signs the command line in once it serves

@@ -58,8 +58,7 @@ pub async fn ensure_admin(
         return Ok(None);
     }
     let name = ADMIN.parse()?;
-    let user =
-        User { id: Id::random(entropy)?, name, admin: true, disabled: false, created_at: now, revision: 1 };
+    let user = new_user(name, true, now, entropy)?;
     let (token, personal) = draw_personal(&user.id, now, entropy)?;
     let (link, record) = draw_link(&user.id, now, entropy)?;
     match store.create_user(&user, &[Credential::Token(personal), Credential::Link(record)]).await {
@@ -68,6 +67,17 @@ pub async fn ensure_admin(
         Err(UserStoreError::NameTaken { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns a user that is to be made.
+pub(crate) fn new_user(
+    name: UserName,
+    admin: bool,
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<User, EntropyError> {
+    let id = Id::random(entropy)?;
+    Ok(User { id, name, admin, disabled: false, max_agent_boxes: None, created_at: now, revision: 1 })
 }
 
 /// Hands `admin` out anew: another personal token, in place of the one before, and another sign-in link.
@@ -150,6 +160,7 @@ fn draw_personal(
         user: user.clone(),
         class: TokenClass::Personal,
         label: Label::personal(),
+        client: None,
         hash: token.hash(),
         created_at: now,
         used_at: None,

@@ -7,6 +7,10 @@ use sha2::{Digest as _, Sha256};
 
 const ACCESS_PREFIX: &str = "cb_";
 const LINK_PREFIX: &str = "cbl_";
+const SESSION_PREFIX: &str = "cbs_";
+const CODE_PREFIX: &str = "cbc_";
+const AGENT_PREFIX: &str = "cba_";
+const REFRESH_PREFIX: &str = "cbr_";
 
 cocoonbox_core::secret! {
     /// What a client shows with each call: `cb_` and 64 lower-case hex digits.
@@ -16,6 +20,26 @@ cocoonbox_core::secret! {
 cocoonbox_core::secret! {
     /// The secret part of a sign-in link: `cbl_` and 64 lower-case hex digits, good once.
     pub struct LinkToken;
+}
+
+cocoonbox_core::secret! {
+    /// What the console's cookie holds: `cbs_` and 64 lower-case hex digits.
+    pub struct SessionToken;
+}
+
+cocoonbox_core::secret! {
+    /// An authorization code: `cbc_` and 64 lower-case hex digits, good once.
+    pub struct AuthorizationCode;
+}
+
+cocoonbox_core::secret! {
+    /// What an outside agent shows with each call: `cba_` and 64 lower-case hex digits.
+    pub struct AgentToken;
+}
+
+cocoonbox_core::secret! {
+    /// What an outside agent exchanges for its next token: `cbr_` and 64 lower-case hex digits.
+    pub struct RefreshToken;
 }
 
 /// A text that is no token or link. It does not repeat the text.
@@ -94,6 +118,10 @@ macro_rules! bearer {
 }
 bearer!(AccessToken, ACCESS_PREFIX);
 bearer!(LinkToken, LINK_PREFIX);
+bearer!(SessionToken, SESSION_PREFIX);
+bearer!(AuthorizationCode, CODE_PREFIX);
+bearer!(AgentToken, AGENT_PREFIX);
+bearer!(RefreshToken, REFRESH_PREFIX);
 
 #[cfg(test)]
 mod tests {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use cocoonbox_core::TokenId;
+use cocoonbox_core::{Clock, TokenId};
 use tokio::time::{self, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::{TokenIndex, UserChanges, UserStore};
+use crate::{AgentIndex, GrantChanges, GrantStore, TokenIndex, UserChanges, UserStore};
 
 /// How often uses are written, and tokens are read anew without a notice.
 const ROUND: Duration = Duration::from_mins(1);
@@ -41,6 +41,66 @@ pub async fn run(
         }
     }
     write_uses(index, store).await;
+}
+
+/// Keeps `index` true until `shutdown`, then writes the last uses and returns.
+///
+/// # Behavior
+/// - Reads one grant when a notice names it, all on each change of `users` (one may have been shut out), when notices
+///   may have been lost, and once a minute. A reading that fails is tried again with pauses up to 10 s.
+/// - Writes when grants were used once a minute.
+pub async fn run_agents(
+    index: &AgentIndex,
+    store: &dyn GrantStore,
+    clock: &dyn Clock,
+    mut users: Box<dyn UserChanges>,
+    mut grants: Box<dyn GrantChanges>,
+    shutdown: CancellationToken,
+) {
+    let mut round = time::interval(ROUND);
+    round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let changed = tokio::select! {
+            () = shutdown.cancelled() => break,
+            _ = round.tick() => {
+                write_agent_uses(index, store).await;
+                None
+            }
+            () = users.next() => {
+                gather(&mut *users).await;
+                None
+            }
+            changed = grants.next() => changed,
+        };
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let now = clock.now();
+            let done = match &changed {
+                Some(id) => index.reload_one(store, id, now).await,
+                None => index.reload(store, now).await,
+            };
+            let Err(error) = done else { break };
+            tracing::warn!(%error, cause = cause(&error), "grants are not read; the ones known go on");
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            }
+        }
+    }
+    write_agent_uses(index, store).await;
+}
+
+async fn write_agent_uses(index: &AgentIndex, store: &dyn GrantStore) {
+    let uses = index.unwritten();
+    for uses in uses.chunks(1000) {
+        match store.touch_grants(uses).await {
+            Ok(()) => index.written(uses),
+            Err(error) => {
+                tracing::warn!(%error, cause = cause(&error), "uses of grants are not written; next minute again");
+                return;
+            }
+        }
+    }
 }
 
 async fn gather(changes: &mut dyn UserChanges) {

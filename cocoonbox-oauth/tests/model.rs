@@ -61,6 +61,7 @@ async fn make(store: &dyn UserStore, call: &Call) -> Result<String, UserStoreErr
         user: user_id(user),
         class,
         label: Label::personal(),
+        client: None,
         hash: hash(hashed),
         created_at: AT,
         used_at: None,
@@ -70,6 +71,7 @@ async fn make(store: &dyn UserStore, call: &Call) -> Result<String, UserStoreErr
         name: format!("name{name}").parse().expect("a name"),
         admin: false,
         disabled: false,
+        max_agent_boxes: None,
         created_at: AT,
         revision: 1,
     };

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cocoonbox_core::{ManualClock, SeededEntropy, SystemClock, SystemEntropy};
 use cocoonbox_oauth::testkit::{AT, device, link, token, user};
 use cocoonbox_oauth::{
-    AccessToken, AccountService, Credential, Fault, FaultyUserStore, FirstStart, LinkToken, MemoryUserStore,
-    ServiceOptions, SignInService, TokenClass, TokenHash, TokenIndex, UserStore, ensure_admin,
+    AccessToken, AccountService, AgentIndex, Credential, Fault, FaultyUserStore, FirstStart, LinkToken,
+    MemoryUserStore, ServiceOptions, SignInService, TokenClass, TokenHash, TokenIndex, UserStore,
+    ensure_admin,
 };
 use cocoonbox_wire::control::v1::account_server::Account as _;
 use cocoonbox_wire::control::v1::sign_in_server::SignIn as _;
@@ -58,6 +59,7 @@ async fn nothing_public_prints_a_secret_or_its_hash() {
     let options = ServiceOptions::new(
         Arc::new(FaultyUserStore::new(store, [])),
         index,
+        Arc::new(AgentIndex::default()),
         Arc::new(SystemClock),
         Arc::new(SeededEntropy::new(1)),
     );
@@ -99,7 +101,7 @@ async fn no_log_line_holds_a_secret() {
     let first = first_start(&*store).await;
     let index = Arc::new(TokenIndex::load(&*store).await.expect("the tokens"));
     let clock = Arc::new(ManualClock::new(AT));
-    let options = ServiceOptions::new(store, index.clone(), clock, Arc::new(SystemEntropy));
+    let options = ServiceOptions::new(store, index.clone(), Arc::default(), clock, Arc::new(SystemEntropy));
     let (sign_in, account) = (SignInService::new(options.clone()), AccountService::new(options));
     let redeem = || {
         let link = first.link.reveal().to_owned();

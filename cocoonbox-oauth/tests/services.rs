@@ -6,8 +6,8 @@ use std::time::Duration;
 use cocoonbox_core::{ManualClock, SystemEntropy};
 use cocoonbox_oauth::testkit::{AT, user};
 use cocoonbox_oauth::{
-    AccessToken, FirstStart, LinkToken, MemoryUserStore, RedeemLimits, ServiceOptions, TokenIndex, User,
-    UserKey, UserStore, ensure_admin, renew_personal_token, services, sign_in_link,
+    AccessToken, AgentIndex, DoorLimits, FirstStart, LinkToken, MemoryUserStore, ServiceOptions, TokenIndex,
+    User, UserKey, UserStore, ensure_admin, renew_personal_token, services, sign_in_link,
 };
 use cocoonbox_wire::control::v1::account_client::AccountClient;
 use cocoonbox_wire::control::v1::sign_in_client::SignInClient;
@@ -26,11 +26,13 @@ struct Stand {
     channel: Channel,
 }
 
-async fn stand(limits: RedeemLimits) -> Stand {
+async fn stand(limits: DoorLimits) -> Stand {
     let (store, clock) = (Arc::new(MemoryUserStore::default()), Arc::new(ManualClock::new(AT)));
     let first = ensure_admin(&*store, AT, &SystemEntropy).await.expect("a start").expect("the first");
     let index = Arc::new(TokenIndex::load(&*store).await.expect("the tokens"));
-    let options = ServiceOptions::new(store.clone(), index.clone(), clock.clone(), Arc::new(SystemEntropy))
+    let agents = Arc::new(AgentIndex::load(&*store, AT).await.expect("the grants"));
+    let entropy = Arc::new(SystemEntropy);
+    let options = ServiceOptions::new(store.clone(), index.clone(), agents, clock.clone(), entropy)
         .with_version("7.7")
         .with_limits(limits);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -69,7 +71,7 @@ impl Stand {
 
 #[tokio::test]
 async fn a_link_becomes_a_device_that_can_be_listed_and_revoked() {
-    let stand = stand(RedeemLimits::default()).await;
+    let stand = stand(DoorLimits::default()).await;
     let reply = stand.redeem(stand.first.link.reveal(), "laptop").await.expect("a fresh link");
     assert_eq!(reply.user_name, "admin");
     let who = stand.who(&reply.token).await.expect("the token works at once");
@@ -103,7 +105,7 @@ async fn a_link_becomes_a_device_that_can_be_listed_and_revoked() {
 
 #[tokio::test]
 async fn a_link_is_refused_when_spent_old_or_no_link() {
-    let stand = stand(RedeemLimits::default()).await;
+    let stand = stand(DoorLimits::default()).await;
     stand.redeem(stand.first.link.reveal(), "laptop").await.expect("a fresh link");
     let unknown = LinkToken::random(&SystemEntropy).expect("randomness");
     let late = stand.link().await;
@@ -125,7 +127,7 @@ async fn a_link_is_refused_when_spent_old_or_no_link() {
 
 #[tokio::test]
 async fn a_bad_device_name_does_not_spend_the_link() {
-    let stand = stand(RedeemLimits::default()).await;
+    let stand = stand(DoorLimits::default()).await;
     for name in ["", "a\nb", &"a".repeat(65)] {
         let status = stand.redeem(stand.first.link.reveal(), name).await.expect_err("no name");
         assert_eq!(status.code(), Code::InvalidArgument, "{name:?}");
@@ -135,7 +137,7 @@ async fn a_bad_device_name_does_not_spend_the_link() {
 
 #[tokio::test]
 async fn a_link_of_somebody_shut_out_is_refused_and_so_is_their_token() {
-    let stand = stand(RedeemLimits::default()).await;
+    let stand = stand(DoorLimits::default()).await;
     let held = stand.store.user(UserKey::Id(&stand.first.user.id)).await.expect("an answer").expect("made");
     stand.store.save_user(&User { disabled: true, ..held }).await.expect("fresh");
     stand.index.reload(&*stand.store).await.expect("read");
@@ -149,7 +151,7 @@ async fn a_link_of_somebody_shut_out_is_refused_and_so_is_their_token() {
 
 #[tokio::test]
 async fn wrong_links_run_out_of_tries_and_good_ones_do_not_count() {
-    let stand = stand(RedeemLimits::new(3, Duration::from_mins(15))).await;
+    let stand = stand(DoorLimits::new(3, Duration::from_mins(15))).await;
     for _ in 0..5 {
         stand.redeem(stand.link().await.reveal(), "laptop").await.expect("a fresh link");
     }
@@ -168,7 +170,7 @@ async fn wrong_links_run_out_of_tries_and_good_ones_do_not_count() {
 
 #[tokio::test]
 async fn a_call_without_a_good_token_is_unauthenticated() {
-    let stand = stand(RedeemLimits::default()).await;
+    let stand = stand(DoorLimits::default()).await;
     let wrong = format!("cb_{}", "0".repeat(64));
     for token in ["", "cb_", "x", wrong.as_str()] {
         assert_eq!(stand.who(token).await.expect_err("no token").code(), Code::Unauthenticated, "{token}");
@@ -185,7 +187,7 @@ async fn a_call_without_a_good_token_is_unauthenticated() {
 
 #[tokio::test]
 async fn anothers_device_is_not_found_and_neither_is_the_personal_token() {
-    let stand = stand(RedeemLimits::default()).await;
+    let stand = stand(DoorLimits::default()).await;
     let jo = user("jo");
     stand.store.create_user(&jo, &[]).await.expect("a new user");
     let token = renew_personal_token(&*stand.store, &jo.id, AT, &SystemEntropy).await.expect("a token");

@@ -7,11 +7,12 @@ use anyhow::Context as _;
 use cocoonbox_client::cli::ServerConfig;
 use cocoonbox_core::{Clock as _, Entropy, SystemClock, SystemEntropy};
 use cocoonbox_db::{Db, DbOptions, Use};
-use cocoonbox_oauth::{SqlUserStore, StateKeyStore};
+use cocoonbox_oauth::{OauthKeyStore, SqlUserStore, StateKeyStore};
 use cocoonbox_seal::Key;
 use cocoonbox_state::{Label, open_account, seal_account};
 
 use crate::DataDir;
+use crate::account::{open_key, seal_key};
 use crate::serve::database;
 use crate::state::MASTER;
 
@@ -43,7 +44,7 @@ pub async fn rotate_master_key(config: &ServerConfig) -> anyhow::Result<u64> {
 /// Brings a rotation that broke off to its end; without one it does nothing.
 pub(crate) async fn go_on(
     data: &DataDir,
-    users: &dyn StateKeyStore,
+    users: &(impl StateKeyStore + OauthKeyStore),
     entropy: &dyn Entropy,
 ) -> anyhow::Result<u64> {
     let Some(next) = data.held_key(NEXT)? else { return Ok(0) };
@@ -70,6 +71,16 @@ pub(crate) async fn go_on(
                     break;
                 }
             }
+        }
+    }
+    while let Some(sealed) = users.sealed_oauth_key().await? {
+        if open_key(&next, &sealed).is_ok() {
+            break;
+        }
+        let key =
+            open_key(&before, &sealed).context("the key of agents' tokens opens under neither master key")?;
+        if users.put_sealed_oauth_key(&seal_key(&next, &key, entropy)?, Some(&sealed)).await? {
+            break;
         }
     }
     data.rename(NEXT, MASTER)?;

@@ -1,6 +1,6 @@
 //! The server's wiring: adapters are built here and handed to the libraries that do the work.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,11 @@ use cocoonbox_boxes::{Caller, Engine, EngineConfig, Limits};
 use cocoonbox_core::backend::{NetworkMode, PoolKey, PoolTarget, SandboxBackend, Size};
 use cocoonbox_core::{Clock, Entropy, SystemClock, SystemEntropy};
 use cocoonbox_db::{DatabaseUrl, Db, DbOptions, Hold, Use};
-use cocoonbox_oauth::{AccessToken, FirstStart, ServiceOptions, SqlUserStore, TokenIndex};
+use cocoonbox_oauth::http::AuthorityOptions;
+use cocoonbox_oauth::{
+    AccessToken, AgentIndex, FirstStart, GrantStore as _, Issuer, ServiceOptions, SqlUserStore, TokenIndex,
+};
+use cocoonbox_seal::Key;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -95,7 +99,7 @@ pub async fn run(
         data: &data,
         store: &config.state_store,
         db: &db,
-        users: Arc::clone(&users) as _,
+        users: Arc::clone(&users),
         call_key: Arc::clone(&key),
         clock: &clock,
         entropy: &entropy,
@@ -114,22 +118,55 @@ pub async fn run(
     let index = Arc::new(TokenIndex::load(users.as_ref()).await?);
     let limits = Limits { max_boxes: Some(config.max_boxes), max_running: Some(config.max_running) };
     let authenticate = Index { index: Arc::clone(&index), clock: Arc::clone(&clock), limits };
-    let account =
-        ServiceOptions::new(Arc::clone(&users) as _, Arc::clone(&index), Arc::clone(&clock), entropy)
-            .with_version(env!("CARGO_PKG_VERSION"));
+    let master = Key::new(*data.secret_key(crate::state::MASTER, entropy.as_ref())?);
+    let oauth_key = crate::account::oauth_key(users.as_ref(), &master, entropy.as_ref()).await?;
+    let agents = Arc::new(AgentIndex::load(users.as_ref(), clock.now()).await?);
+    let authority = AuthorityOptions::new(
+        issuer(&config, address)?,
+        Arc::clone(&users) as _,
+        Arc::clone(&index),
+        Arc::clone(&agents),
+        Arc::new(oauth_key),
+        Arc::clone(&clock),
+        Arc::clone(&entropy),
+    )
+    .with_origins(origins(address))
+    .with_belongings(Arc::new(crate::account::Boxes(Arc::clone(&engine))))
+    .with_version(env!("CARGO_PKG_VERSION"));
+    let account = ServiceOptions::new(
+        Arc::clone(&users) as _,
+        Arc::clone(&index),
+        Arc::clone(&agents),
+        Arc::clone(&clock),
+        entropy,
+    )
+    .with_version(env!("CARGO_PKG_VERSION"));
     let care =
         cocoonbox_boxes::state::look_after(Arc::clone(&keeper) as _, Arc::clone(&clock), shutdown.clone());
     let edge = Edge::new(Arc::clone(&engine), Arc::new(authenticate), key, clock, pool).with_care(keeper);
-    let router = edge.router(cocoonbox_oauth::services(account)).await?.merge(door.router());
+    let router = edge
+        .router(cocoonbox_oauth::services(account))
+        .await?
+        .merge(door.router())
+        .merge(cocoonbox_oauth::http::router(authority));
 
     started(&data, &Started { address, first, link, boxes: reconciled.boxes })?;
     crate::first::end(&data)?;
     let tokens = cocoonbox_oauth::serve::run(&index, users.as_ref(), changes, shutdown.clone());
+    let grants = cocoonbox_oauth::serve::run_agents(
+        &agents,
+        users.as_ref(),
+        clock.as_ref(),
+        users.changes().await.context("the users' tables")?,
+        users.grant_changes().await?,
+        shutdown.clone(),
+    );
     let nodes = nodes.serve(&engine, shutdown.clone());
     tokio::join!(
         serve(listener, router, shutdown.clone()),
         engine.serve(shutdown.clone()),
         tokens,
+        grants,
         nodes,
         care
     );
@@ -156,6 +193,33 @@ async fn sole(db: &Db, config: &ServerConfig) -> anyhow::Result<Hold> {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Returns how the server is reached: as the configuration says, else at its own address.
+fn issuer(config: &ServerConfig, address: SocketAddr) -> anyhow::Result<Issuer> {
+    if let Some(url) = &config.public_url {
+        return url.parse().with_context(|| format!("oauth.public_url is {url:?}"));
+    }
+    // who listens everywhere, or on another network, is reached from this machine at least
+    let host = match address.ip() {
+        IpAddr::V6(ip) if ip.is_loopback() => "[::1]",
+        _ => "127.0.0.1",
+    };
+    Ok(origin(host, address.port()).parse()?)
+}
+
+/// Returns the origins that a browser may reach the server by, its own address among them.
+fn origins(address: SocketAddr) -> Vec<String> {
+    let host = match address.ip() {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    };
+    ["localhost", "127.0.0.1", "[::1]", &host].map(|host| origin(host, address.port())).to_vec()
+}
+
+/// Writes an origin as browsers do: without the scheme's own port.
+fn origin(host: &str, port: u16) -> String {
+    if port == 80 { format!("http://{host}") } else { format!("http://{host}:{port}") }
 }
 
 /// Has the backend keep sandboxes ready for what a new box asks for. Without them a box only starts more slowly.

@@ -10,7 +10,7 @@ use cocoonbox_boxes::state::{SealedKeeper, SqlCatalog, StateDoor, StateKeys};
 use cocoonbox_client::cli::StateStore;
 use cocoonbox_core::{Clock, Entropy, UserId};
 use cocoonbox_db::Db;
-use cocoonbox_oauth::{StateKeyStore, UserStoreError};
+use cocoonbox_oauth::{SqlUserStore, StateKeyStore, UserStoreError};
 use cocoonbox_seal::Key;
 use cocoonbox_state::{
     Account, FolderObjects, Label, Objects, S3Config, S3Objects, S3Secret, StateKey, open_account,
@@ -154,7 +154,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) data: &'a DataDir,
     pub(crate) store: &'a StateStore,
     pub(crate) db: &'a Db,
-    pub(crate) users: Arc<dyn StateKeyStore>,
+    pub(crate) users: Arc<SqlUserStore>,
     pub(crate) call_key: Arc<SigningKey>,
     pub(crate) clock: &'a Arc<dyn Clock>,
     pub(crate) entropy: &'a Arc<dyn Entropy>,

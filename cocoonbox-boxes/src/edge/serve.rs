@@ -107,10 +107,10 @@ pub async fn serve(listener: TcpListener, router: axum::Router, shutdown: Cancel
             let slot = Arc::clone(&slots).acquire_owned().await.ok();
             (listener.accept().await, slot)
         };
-        let (stream, slot) = tokio::select! {
+        let ((stream, address), slot) = tokio::select! {
             () = shutdown.cancelled() => break,
             (accepted, slot) = accepted => match accepted {
-                Ok((stream, _)) => (stream, slot),
+                Ok(accepted) => (accepted, slot),
                 Err(error) => {
                     // out of descriptors: those that are open may end soon, and who waits is told at once
                     let refused = spare.refuse(&listener);
@@ -126,6 +126,7 @@ pub async fn serve(listener: TcpListener, router: axum::Router, shutdown: Cancel
         let seat = shares.seat();
         let service = router.clone().map_request(move |mut request: http::Request<Incoming>| {
             request.extensions_mut().insert(peer.clone());
+            request.extensions_mut().insert(axum::extract::ConnectInfo(address));
             request.extensions_mut().insert(Arc::clone(&seat));
             request.map(axum::body::Body::new)
         });

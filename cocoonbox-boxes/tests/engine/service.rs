@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use cocoonbox_boxes::{Caller, Limits, grpc};
-use cocoonbox_core::backend::{Fault, Method};
 use cocoonbox_core::UserId;
+use cocoonbox_core::backend::{Fault, Method};
 use cocoonbox_wire::control::v1 as wire;
 use cocoonbox_wire::control::v1::boxes_client::BoxesClient;
 use cocoonbox_wire::control::v1::boxes_server::BoxesServer;

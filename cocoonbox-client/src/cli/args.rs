@@ -512,6 +512,10 @@ pub struct UpArgs {
     /// Boxes of a user that may run at once; administrators have no limit [default: 1]
     #[arg(long, value_name = "N")]
     pub max_running: Option<u32>,
+    /// How browsers and programs elsewhere reach the server, https://HOST: the issuer of its sign-ins [default: its own
+    /// address on this machine]
+    #[arg(long, value_name = "URL")]
+    pub oauth_public_url: Option<String>,
     /// A file with the URL of a PostgreSQL database [default: a SQLite file in the data folder]
     #[arg(long, value_name = "FILE")]
     pub database_url_file: Option<PathBuf>,

@@ -5,7 +5,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::{ServiceOptions, status};
-use crate::{AuthorizedCaller, DEVICES_MAX, PAGE_MAX, TokenClass, TokenRecord};
+use crate::{AuthorizedCaller, DEVICES_MAX, PAGE_MAX, TokenClass, TokenRecord, UserStoreError};
 
 // a personal token and all devices fit into one page
 const _: () = assert!(DEVICES_MAX < PAGE_MAX);
@@ -68,6 +68,7 @@ impl Account for AccountService {
             let used_at = device.used_at.max(self.options.index.used_at(&device.hash));
             wire::Device {
                 current: device.id == *caller.token(),
+                client: device.client.as_ref().map_or_else(String::new, ToString::to_string),
                 id: device.id.to_string(),
                 label: device.label.as_str().to_owned(),
                 created_at_ms: device.created_at.millis(),
@@ -93,5 +94,35 @@ impl Account for AccountService {
         self.options.index.reload(&*self.options.store).await.map_err(status)?;
         tracing::info!(user = %caller.user(), token = %id, "a device was revoked");
         Ok(Response::new(wire::RevokeDeviceReply {}))
+    }
+
+    async fn revoke_token(
+        &self,
+        request: Request<wire::RevokeTokenRequest>,
+    ) -> Result<Response<wire::RevokeTokenReply>, Status> {
+        let caller = self.caller(request.metadata())?;
+        let tokens = self.options.store.tokens(Some(caller.user()), None, PAGE_MAX).await.map_err(status)?;
+        let personal = tokens.into_iter().find(|(_, token)| token.class == TokenClass::Personal);
+        if let Some((_, token)) = personal {
+            match self.options.store.revoke_token(caller.user(), &token.id).await {
+                Ok(()) | Err(UserStoreError::NoToken { .. }) => {}
+                Err(error) => return Err(status(error)),
+            }
+            self.options.index.reload(&*self.options.store).await.map_err(status)?;
+            tracing::info!(user = %caller.user(), token = %token.id, "a personal token was revoked");
+        }
+        Ok(Response::new(wire::RevokeTokenReply {}))
+    }
+
+    async fn sign_out_everywhere(
+        &self,
+        request: Request<wire::SignOutEverywhereRequest>,
+    ) -> Result<Response<wire::SignOutEverywhereReply>, Status> {
+        let caller = self.caller(request.metadata())?;
+        let ServiceOptions { store, index, agents, clock, .. } = &self.options;
+        crate::sign_out_everywhere(&**store, index, agents, caller.user(), clock.now())
+            .await
+            .map_err(status)?;
+        Ok(Response::new(wire::SignOutEverywhereReply {}))
     }
 }

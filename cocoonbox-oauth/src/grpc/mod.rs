@@ -1,7 +1,6 @@
 //! The services `SignIn` and `Account` of `cocoonbox.control.v1`.
 
 mod account;
-mod limit;
 mod sign_in;
 
 use std::sync::Arc;
@@ -12,9 +11,8 @@ use cocoonbox_wire::control::v1::sign_in_server::SignInServer;
 use tonic::Status;
 use tonic::service::Routes;
 
-use crate::{TokenIndex, UserStore, UserStoreError};
+use crate::{AccountStore, AgentIndex, DoorLimits, TokenIndex, UserStoreError};
 pub use account::AccountService;
-pub use limit::RedeemLimits;
 pub use sign_in::SignInService;
 
 /// A request of these services is small.
@@ -25,9 +23,11 @@ const MESSAGE_MAX: usize = 16 * 1024;
 #[non_exhaustive]
 pub struct ServiceOptions {
     /// Where users are.
-    pub store: Arc<dyn UserStore>,
+    pub store: Arc<dyn AccountStore>,
     /// Who may call.
     pub index: Arc<TokenIndex>,
+    /// Which agents are let in.
+    pub agents: Arc<AgentIndex>,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Where secrets are drawn from.
@@ -35,19 +35,20 @@ pub struct ServiceOptions {
     /// What `WhoAmI` says of the server.
     pub version: String,
     /// How many wrong links are taken.
-    pub limits: RedeemLimits,
+    pub limits: DoorLimits,
 }
 
 impl ServiceOptions {
     /// Takes what has no default; `version` is that of this crate until told otherwise.
     pub fn new(
-        store: Arc<dyn UserStore>,
+        store: Arc<dyn AccountStore>,
         index: Arc<TokenIndex>,
+        agents: Arc<AgentIndex>,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self { store, index, clock, entropy, version, limits: RedeemLimits::default() }
+        Self { store, index, agents, clock, entropy, version, limits: DoorLimits::default() }
     }
 
     /// Sets what `WhoAmI` says of the server.
@@ -57,7 +58,7 @@ impl ServiceOptions {
     }
 
     /// Sets how many wrong links are taken.
-    pub fn with_limits(mut self, limits: RedeemLimits) -> Self {
+    pub fn with_limits(mut self, limits: DoorLimits) -> Self {
         self.limits = limits;
         self
     }

@@ -3,15 +3,15 @@ use cocoonbox_wire::control::v1 as wire;
 use cocoonbox_wire::control::v1::sign_in_server::SignIn;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::limit::Limiter;
 use super::{ServiceOptions, status};
+use crate::limit::{Limiter, network};
 use crate::{AccessToken, Label, LinkToken, NewDevice, UserStoreError};
 
 /// The service `SignIn`.
 #[derive(Debug)]
 pub struct SignInService {
     options: ServiceOptions,
-    limiter: Limiter,
+    limiter: Limiter<std::net::IpAddr>,
 }
 
 impl SignInService {
@@ -36,7 +36,7 @@ impl SignIn for SignInService {
             Status::invalid_argument(format!("device_name: {error}"))
         })?;
         let now = self.options.clock.now();
-        let attempt = self.limiter.take(from, now).map_err(|wait| {
+        let attempt = self.limiter.take(from.map(network), now).map_err(|wait| {
             Status::resource_exhausted(format!(
                 "too many sign-in links that do not work; try again in {} minutes",
                 wait.as_secs().div_ceil(60).max(1)

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use cocoonbox_core::{Timestamp, TokenId, UserId};
+use cocoonbox_core::{ConsoleSessionId, GrantId, Timestamp, TokenId, UserId};
 
-use super::{Credential, NewDevice, TokenRecord, User, UserKey, UserStore, UserStoreError};
-use crate::TokenHash;
+use super::{
+    ClientStore, CodeRecord, Credential, GrantChanges, GrantStore, LivingGrant, NewDevice, SessionRecord,
+    SessionStore, Spent, TokenRecord, User, UserKey, UserStore, UserStoreError, Which,
+};
+use crate::{AccessRecord, Client, ClientId, GrantRecord, PasswordHash, TokenHash};
 
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,5 +92,118 @@ impl<S: UserStore> UserStore for FaultyUserStore<S> {
     }
     async fn touch(&self, used: &[(TokenId, Timestamp)]) -> Result<(), UserStoreError> {
         self.run(self.inner.touch(used)).await
+    }
+    async fn users(&self, after: Option<&UserId>) -> Result<Vec<User>, UserStoreError> {
+        self.run(self.inner.users(after)).await
+    }
+    async fn remove_user(&self, user: &UserId, revision: i64) -> Result<(), UserStoreError> {
+        self.run(self.inner.remove_user(user, revision)).await
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl<S: SessionStore> SessionStore for FaultyUserStore<S> {
+    async fn password(&self, user: &UserId) -> Result<Option<PasswordHash>, UserStoreError> {
+        self.run(self.inner.password(user)).await
+    }
+    async fn set_password(
+        &self,
+        user: &UserId,
+        password: &PasswordHash,
+        keep: Option<&ConsoleSessionId>,
+    ) -> Result<(), UserStoreError> {
+        self.run(self.inner.set_password(user, password, keep)).await
+    }
+    async fn redeem_link_with_password(
+        &self,
+        link: &TokenHash,
+        password: &PasswordHash,
+        session: &SessionRecord,
+    ) -> Result<User, UserStoreError> {
+        self.run(self.inner.redeem_link_with_password(link, password, session)).await
+    }
+    async fn begin_session(&self, session: &SessionRecord) -> Result<(), UserStoreError> {
+        self.run(self.inner.begin_session(session)).await
+    }
+    async fn session(
+        &self,
+        hash: &TokenHash,
+        now: Timestamp,
+    ) -> Result<Option<(User, SessionRecord)>, UserStoreError> {
+        self.run(self.inner.session(hash, now)).await
+    }
+    async fn end_session(&self, hash: &TokenHash) -> Result<(), UserStoreError> {
+        self.run(self.inner.end_session(hash)).await
+    }
+    async fn sign_out_everywhere(&self, user: &UserId) -> Result<(), UserStoreError> {
+        self.run(self.inner.sign_out_everywhere(user)).await
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl<S: GrantStore> GrantStore for FaultyUserStore<S> {
+    async fn put_code(&self, code: &CodeRecord, now: Timestamp) -> Result<(), UserStoreError> {
+        self.run(self.inner.put_code(code, now)).await
+    }
+    async fn spend_code(&self, hash: &TokenHash, now: Timestamp) -> Result<Spent, UserStoreError> {
+        self.run(self.inner.spend_code(hash, now)).await
+    }
+    async fn begin_grant(
+        &self,
+        grant: &GrantRecord,
+        access: &AccessRecord,
+        now: Timestamp,
+    ) -> Result<(), UserStoreError> {
+        self.run(self.inner.begin_grant(grant, access, now)).await
+    }
+    async fn grant(&self, id: &GrantId) -> Result<Option<(User, GrantRecord)>, UserStoreError> {
+        self.run(self.inner.grant(id)).await
+    }
+    async fn put_access(&self, access: &AccessRecord, now: Timestamp) -> Result<bool, UserStoreError> {
+        self.run(self.inner.put_access(access, now)).await
+    }
+    async fn end_grant(
+        &self,
+        id: &GrantId,
+        of: Option<&UserId>,
+        now: Timestamp,
+    ) -> Result<bool, UserStoreError> {
+        self.run(self.inner.end_grant(id, of, now)).await
+    }
+    async fn end_grants(&self, of: &UserId, now: Timestamp) -> Result<(), UserStoreError> {
+        self.run(self.inner.end_grants(of, now)).await
+    }
+    async fn living(
+        &self,
+        which: Which<'_>,
+        after: Option<&GrantId>,
+        now: Timestamp,
+    ) -> Result<Vec<LivingGrant>, UserStoreError> {
+        self.run(self.inner.living(which, after, now)).await
+    }
+    async fn see_grants(&self, of: &UserId) -> Result<(), UserStoreError> {
+        self.run(self.inner.see_grants(of)).await
+    }
+    async fn touch_grants(&self, used: &[(GrantId, Timestamp)]) -> Result<(), UserStoreError> {
+        self.run(self.inner.touch_grants(used)).await
+    }
+    async fn grant_changes(&self) -> Result<Box<dyn GrantChanges>, UserStoreError> {
+        self.run(self.inner.grant_changes()).await
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl<S: ClientStore> ClientStore for FaultyUserStore<S> {
+    async fn register_client(&self, client: &Client, now: Timestamp) -> Result<(), UserStoreError> {
+        self.run(self.inner.register_client(client, now)).await
+    }
+    async fn client(&self, id: &ClientId) -> Result<Option<Client>, UserStoreError> {
+        self.run(self.inner.client(id)).await
+    }
+    async fn allow_client(&self, id: &ClientId, now: Timestamp) -> Result<(), UserStoreError> {
+        self.run(self.inner.allow_client(id, now)).await
     }
 }

@@ -4,28 +4,38 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use cocoonbox_core::{Timestamp, TokenId, UserId};
-use tokio::sync::watch;
+use cocoonbox_core::{GrantId, Timestamp, TokenId, UserId};
+use tokio::sync::{broadcast, watch};
 
 use super::{
-    Credential, DEVICES_MAX, LINKS_MAX, LinkRecord, NewDevice, PAGE_MAX, StateKeyStore, TokenClass,
-    TokenRecord, User, UserChanges, UserKey, UserStore, UserStoreError, page,
+    CodeRecord, Credential, DEVICES_MAX, LINKS_MAX, LinkRecord, NewDevice, OauthKeyStore, PAGE_MAX,
+    SessionRecord, StateKeyStore, TokenClass, TokenRecord, User, UserChanges, UserKey, UserStore,
+    UserStoreError, page,
 };
-use crate::TokenHash;
+use crate::{AccessRecord, Client, ClientId, GrantRecord, PasswordHash, TokenHash};
 
 /// Users in memory, for tests and for trying things out. It gives way to other tasks before each answer.
 #[derive(Debug)]
 pub struct MemoryUserStore {
     state: Mutex<State>,
     changes: watch::Sender<u64>,
+    pub(super) grant_changes: broadcast::Sender<GrantId>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
-    users: HashMap<UserId, User>,
-    tokens: BTreeMap<TokenId, TokenRecord>,
+pub(super) struct State {
+    pub(super) users: BTreeMap<UserId, User>,
+    pub(super) tokens: BTreeMap<TokenId, TokenRecord>,
     links: HashMap<TokenHash, LinkRecord>,
     state_keys: BTreeMap<UserId, Vec<u8>>,
+    pub(super) passwords: HashMap<UserId, PasswordHash>,
+    pub(super) sessions: HashMap<TokenHash, SessionRecord>,
+    pub(super) clients: HashMap<ClientId, (Client, Timestamp, Option<Timestamp>)>,
+    /// With whether it was spent.
+    pub(super) codes: HashMap<TokenHash, (CodeRecord, bool)>,
+    pub(super) grants: BTreeMap<GrantId, GrantRecord>,
+    pub(super) access: HashMap<TokenHash, AccessRecord>,
+    pub(super) oauth_key: Option<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -43,7 +53,8 @@ impl UserChanges for MemoryChanges {
 
 impl Default for MemoryUserStore {
     fn default() -> Self {
-        Self { state: Mutex::default(), changes: watch::channel(0).0 }
+        let (changes, grant_changes) = (watch::channel(0).0, broadcast::channel(256).0);
+        Self { state: Mutex::default(), changes, grant_changes }
     }
 }
 
@@ -53,12 +64,12 @@ impl MemoryUserStore {
         Box::new(MemoryChanges(self.changes.subscribe()))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Works on a copy and keeps it only when nothing was refused.
-    fn change<T>(
+    pub(super) fn change<T>(
         &self,
         work: impl FnOnce(&mut State) -> Result<T, UserStoreError>,
     ) -> Result<T, UserStoreError> {
@@ -73,6 +84,19 @@ impl MemoryUserStore {
 }
 
 impl State {
+    /// Returns a user that there is.
+    pub(super) fn known(&self, user: &UserId) -> Result<&User, UserStoreError> {
+        self.users.get(user).ok_or_else(|| UserStoreError::NoUser { id: user.clone() })
+    }
+
+    /// Spends a link and returns its user.
+    pub(super) fn spend(&mut self, link: &TokenHash, now: Timestamp) -> Result<User, UserStoreError> {
+        let link = self.links.remove(link).filter(|link| now < link.expires_at);
+        let link = link.ok_or(UserStoreError::LinkRefused)?;
+        let user = self.users.get(&link.user).filter(|user| !user.disabled).cloned();
+        user.ok_or(UserStoreError::LinkRefused)
+    }
+
     fn add(&mut self, credential: &Credential) -> Result<(), UserStoreError> {
         let user = credential.user();
         if !self.users.contains_key(user) {
@@ -172,10 +196,7 @@ impl UserStore for MemoryUserStore {
     ) -> Result<User, UserStoreError> {
         tokio::task::yield_now().await;
         self.change(|state| {
-            let link = state.links.remove(link).filter(|link| now < link.expires_at);
-            let link = link.ok_or(UserStoreError::LinkRefused)?;
-            let user = state.users.get(&link.user).filter(|user| !user.disabled).cloned();
-            let user = user.ok_or(UserStoreError::LinkRefused)?;
+            let user = state.spend(link, now)?;
             state.add(&Credential::Token(device.record(&user.id, now)))?;
             Ok(user)
         })
@@ -215,6 +236,34 @@ impl UserStore for MemoryUserStore {
         }
         Ok(())
     }
+
+    async fn users(&self, after: Option<&UserId>) -> Result<Vec<User>, UserStoreError> {
+        tokio::task::yield_now().await;
+        let state = self.state();
+        let later = state.users.values().filter(|user| after.is_none_or(|after| user.id > *after));
+        Ok(later.take(PAGE_MAX).cloned().collect())
+    }
+
+    async fn remove_user(&self, user: &UserId, revision: i64) -> Result<(), UserStoreError> {
+        tokio::task::yield_now().await;
+        self.change(|state| {
+            if state.known(user)?.revision != revision {
+                return Err(UserStoreError::Stale { id: user.clone() });
+            }
+            state.users.remove(user);
+            state.tokens.retain(|_, held| held.user != *user);
+            state.links.retain(|_, held| held.user != *user);
+            state.state_keys.remove(user);
+            state.passwords.remove(user);
+            state.sessions.retain(|_, held| held.user != *user);
+            state.codes.retain(|_, (held, _)| held.user != *user);
+            let gone: Vec<GrantId> =
+                state.grants.values().filter(|held| held.user == *user).map(|held| held.id.clone()).collect();
+            state.grants.retain(|_, held| held.user != *user);
+            state.access.retain(|_, held| !gone.contains(&held.grant));
+            Ok(())
+        })
+    }
 }
 
 #[async_trait]
@@ -251,5 +300,27 @@ impl StateKeyStore for MemoryUserStore {
         let state = self.state();
         let later = state.state_keys.keys().filter(|id| after.is_none_or(|after| *id > after));
         Ok(later.take(PAGE_MAX).cloned().collect())
+    }
+}
+
+#[async_trait]
+impl OauthKeyStore for MemoryUserStore {
+    async fn sealed_oauth_key(&self) -> Result<Option<Vec<u8>>, UserStoreError> {
+        tokio::task::yield_now().await;
+        Ok(self.state().oauth_key.clone())
+    }
+
+    async fn put_sealed_oauth_key(
+        &self,
+        sealed: &[u8],
+        before: Option<&[u8]>,
+    ) -> Result<bool, UserStoreError> {
+        tokio::task::yield_now().await;
+        let mut state = self.state();
+        if state.oauth_key.as_deref() != before {
+            return Ok(false);
+        }
+        state.oauth_key = Some(sealed.to_owned());
+        Ok(true)
     }
 }

@@ -1,8 +1,11 @@
 //! The port for users and what they sign in with.
 
+mod client;
 mod error;
 mod faulty;
+mod grant;
 mod memory;
+mod session;
 #[cfg(feature = "sql")]
 mod sql;
 
@@ -11,10 +14,15 @@ use std::fmt;
 use async_trait::async_trait;
 use cocoonbox_core::{SignInLinkId, Timestamp, TokenId, UserId, UserName};
 
-use crate::{Label, TokenHash};
+use crate::{ClientId, Label, TokenHash};
+pub use client::{CLIENTS_MAX, ClientStore, UNUSED_FOR};
 pub use error::UserStoreError;
 pub use faulty::{Fault, FaultyUserStore};
+#[cfg(feature = "sql")]
+pub use grant::GRANT_CHANNEL;
+pub use grant::{CODE_LIFE, CodeRecord, GrantChanges, GrantStore, LivingGrant, Promise, Spent, Which};
 pub use memory::MemoryUserStore;
+pub use session::{SESSION_LIFE, SESSIONS_MAX, SessionRecord, SessionStore};
 #[cfg(feature = "sql")]
 pub use sql::{CHANNEL, SqlUserStore};
 
@@ -37,6 +45,8 @@ pub struct User {
     pub admin: bool,
     /// Whether the user is shut out: no token and no link of theirs works.
     pub disabled: bool,
+    /// The most boxes that all outside agents of the user may have together; none: no cap.
+    pub max_agent_boxes: Option<u32>,
     /// When it was made.
     pub created_at: Timestamp,
     /// 1 when new; each save adds one.
@@ -65,6 +75,8 @@ pub struct TokenRecord {
     pub class: TokenClass,
     /// What its owner calls it.
     pub label: Label,
+    /// The program that a device signed in with; none for a link, and for the personal token.
+    pub client: Option<ClientId>,
     /// All that is kept of the secret.
     pub hash: TokenHash,
     /// When it was made.
@@ -108,6 +120,7 @@ impl NewDevice {
             user: user.clone(),
             class: TokenClass::Device,
             label: self.label.clone(),
+            client: None,
             hash: self.hash,
             created_at: now,
             used_at: None,
@@ -167,7 +180,7 @@ pub trait UserStore: fmt::Debug + Send + Sync + 'static {
     /// Returns a user, disabled ones too; none when there is no such.
     async fn user(&self, key: UserKey<'_>) -> Result<Option<User>, UserStoreError>;
 
-    /// Writes name, `admin` and `disabled` if the user still is at `user.revision`; returns the new revision.
+    /// Writes name, `admin`, `disabled` and `max_agent_boxes` if the user still is at `user.revision`; returns the new revision.
     ///
     /// # Behavior
     /// - [`UserStoreError::Stale`] when somebody saved since it was read, [`UserStoreError::NoUser`],
@@ -212,6 +225,17 @@ pub trait UserStore: fmt::Debug + Send + Sync + 'static {
 
     /// Records when tokens were used. A time never goes back; tokens that are gone are passed over.
     async fn touch(&self, used: &[(TokenId, Timestamp)]) -> Result<(), UserStoreError>;
+
+    /// Returns users in one order that does not change: those after `after`, at most [`PAGE_MAX`], fewer when there are
+    /// no more.
+    async fn users(&self, after: Option<&UserId>) -> Result<Vec<User>, UserStoreError>;
+
+    /// Removes a user with all that hangs on it: tokens, links, sessions, codes and grants.
+    ///
+    /// # Behavior
+    /// - [`UserStoreError::NoUser`] when there is no such user, [`UserStoreError::Stale`] when somebody saved since it
+    ///   was read at `revision`.
+    async fn remove_user(&self, user: &UserId, revision: i64) -> Result<(), UserStoreError>;
 }
 
 /// Keeps what seals each user's saves: the user's state key, itself sealed by whoever hands it in.
@@ -238,6 +262,27 @@ pub trait StateKeyStore: fmt::Debug + Send + Sync + 'static {
     /// when there are no more.
     async fn users_with_state_keys(&self, after: Option<&UserId>) -> Result<Vec<UserId>, UserStoreError>;
 }
+
+/// Keeps the key that agents' tokens are derived with, itself sealed by whoever hands it in.
+#[async_trait]
+pub trait OauthKeyStore: fmt::Debug + Send + Sync + 'static {
+    /// Returns the sealed key; none before the first was put.
+    async fn sealed_oauth_key(&self) -> Result<Option<Vec<u8>>, UserStoreError>;
+
+    /// Puts a sealed key in the place of `before`; returns whether it did.
+    ///
+    /// # Behavior
+    /// - Comparing and putting is one step: of callers that expect one key, or none, exactly one succeeds.
+    async fn put_sealed_oauth_key(
+        &self,
+        sealed: &[u8],
+        before: Option<&[u8]>,
+    ) -> Result<bool, UserStoreError>;
+}
+
+/// All that is kept of accounts, in one store.
+pub trait AccountStore: UserStore + SessionStore + GrantStore + ClientStore {}
+impl<T: UserStore + SessionStore + GrantStore + ClientStore> AccountStore for T {}
 
 /// Tells that users or tokens changed.
 #[async_trait]

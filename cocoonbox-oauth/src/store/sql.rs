@@ -5,10 +5,10 @@ use cocoonbox_core::{Timestamp, TokenId, UserId};
 use cocoonbox_db::{Db, DbError, Listener, Migration, Migrations, Tx, on, on_tx};
 
 use super::{
-    Credential, DEVICES_MAX, LINKS_MAX, LinkRecord, NewDevice, PAGE_MAX, StateKeyStore, TokenClass,
-    TokenRecord, User, UserChanges, UserKey, UserStore, UserStoreError, page,
+    Credential, DEVICES_MAX, LINKS_MAX, LinkRecord, NewDevice, OauthKeyStore, PAGE_MAX, StateKeyStore,
+    TokenClass, TokenRecord, User, UserChanges, UserKey, UserStore, UserStoreError, page,
 };
-use crate::TokenHash;
+use crate::{ClientId, TokenHash};
 
 /// The channel on which changes of users and tokens are told.
 pub const CHANNEL: &str = "cocoonbox_users";
@@ -18,22 +18,26 @@ const STEPS: Migrations = Migrations::new(
     &[
         Migration::new(1, "users", include_str!("0001_users.sql")),
         Migration::new(2, "state keys", include_str!("0002_state_keys.sql")),
+        Migration::new(3, "sign-in", include_str!("0003_sign_in.sql")),
     ],
 );
 
-const INSERT_USER: &str = "INSERT INTO users (id, name, admin, disabled, created_at, revision) VALUES ($1, $2, $3, $4, $5, 1) \
+const INSERT_USER: &str = "INSERT INTO users (id, name, admin, disabled, created_at, max_agent_boxes, revision) VALUES ($1, $2, $3, $4, $5, $6, 1) \
      ON CONFLICT DO NOTHING";
-const USER_BY_ID: &str = "SELECT id, name, admin, disabled, created_at, revision FROM users WHERE id = $1";
+const USER_BY_ID: &str =
+    "SELECT id, name, admin, disabled, created_at, revision, max_agent_boxes FROM users WHERE id = $1";
 const USER_BY_NAME: &str =
-    "SELECT id, name, admin, disabled, created_at, revision FROM users WHERE name = $1";
-const LOCK_USER: &str =
-    "SELECT id, name, admin, disabled, created_at, revision FROM users WHERE id = $1 FOR UPDATE";
-const SAVE_USER: &str = "UPDATE users SET name = $1, admin = $2, disabled = $3, revision = revision + 1 \
-     WHERE id = $4 AND revision = $5";
+    "SELECT id, name, admin, disabled, created_at, revision, max_agent_boxes FROM users WHERE name = $1";
+const LOCK_USER: &str = "SELECT id, name, admin, disabled, created_at, revision, max_agent_boxes FROM users WHERE id = $1 FOR UPDATE";
+const SAVE_USER: &str = "UPDATE users SET name = $1, admin = $2, disabled = $3, max_agent_boxes = $4, revision = revision + 1 \
+     WHERE id = $5 AND revision = $6";
+const USERS: &str = "SELECT id, name, admin, disabled, created_at, revision, max_agent_boxes FROM users WHERE id > $1 \
+     ORDER BY id LIMIT $2";
+const REMOVE_USER: &str = "DELETE FROM users WHERE id = $1";
 const DROP_PERSONAL: &str = "DELETE FROM user_tokens WHERE user_id = $1 AND personal";
 const COUNT_DEVICES: &str = "SELECT COUNT(*) FROM user_tokens WHERE user_id = $1 AND NOT personal";
-const INSERT_TOKEN: &str = "INSERT INTO user_tokens (id, user_id, personal, label, hash, created_at, used_at) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7)";
+const INSERT_TOKEN: &str = "INSERT INTO user_tokens (id, user_id, personal, label, hash, created_at, used_at, client) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
 const DROP_STALE_LINKS: &str = "DELETE FROM sign_in_links WHERE user_id = $1 AND expires_at <= $2";
 const COUNT_LINKS: &str = "SELECT COUNT(*) FROM sign_in_links WHERE user_id = $1";
 const INSERT_LINK: &str =
@@ -41,10 +45,10 @@ const INSERT_LINK: &str =
 const SPEND_LINK: &str = "DELETE FROM sign_in_links WHERE hash = $1 AND expires_at > $2 RETURNING user_id";
 const REVOKE: &str = "DELETE FROM user_tokens WHERE id = $1 AND user_id = $2";
 const TOKENS: &str = "SELECT u.id AS user_id, u.name, u.admin, u.disabled, u.created_at AS user_created_at, u.revision, \
-     t.id, t.personal, t.label, t.hash, t.created_at, t.used_at \
+     u.max_agent_boxes, t.id, t.personal, t.label, t.client, t.hash, t.created_at, t.used_at \
      FROM user_tokens t JOIN users u ON u.id = t.user_id WHERE t.id > $1 ORDER BY t.id LIMIT $2";
 const TOKENS_OF: &str = "SELECT u.id AS user_id, u.name, u.admin, u.disabled, u.created_at AS user_created_at, u.revision, \
-     t.id, t.personal, t.label, t.hash, t.created_at, t.used_at \
+     u.max_agent_boxes, t.id, t.personal, t.label, t.client, t.hash, t.created_at, t.used_at \
      FROM user_tokens t JOIN users u ON u.id = t.user_id WHERE t.id > $1 AND t.user_id = $3 ORDER BY t.id LIMIT $2";
 const TOUCH: &str = "UPDATE user_tokens SET used_at = $1 WHERE id = $2 AND (used_at IS NULL OR used_at < $1)";
 const STATE_KEY: &str = "SELECT state_key_sealed FROM users WHERE id = $1";
@@ -54,20 +58,25 @@ const FIRST_STATE_KEY: &str =
 const WITH_STATE_KEYS: &str =
     "SELECT id FROM users WHERE id > $1 AND state_key_sealed IS NOT NULL ORDER BY id LIMIT $2";
 
+const OAUTH_KEY: &str = "SELECT sealed FROM oauth_key WHERE id = 1";
+const PUT_OAUTH_KEY: &str = "UPDATE oauth_key SET sealed = $1 WHERE id = 1 AND sealed = $2";
+const FIRST_OAUTH_KEY: &str = "INSERT INTO oauth_key (id, sealed) VALUES (1, $1) ON CONFLICT DO NOTHING";
+
 /// Users in a SQL database.
 #[derive(Clone, Debug)]
 pub struct SqlUserStore {
-    db: Db,
+    pub(super) db: Db,
 }
 
 #[derive(sqlx::FromRow)]
-struct UserRow {
+pub(super) struct UserRow {
     id: String,
     name: String,
     admin: bool,
     disabled: bool,
     created_at: i64,
     revision: i64,
+    max_agent_boxes: Option<i64>,
 }
 
 #[derive(sqlx::FromRow)]
@@ -78,25 +87,30 @@ struct TokenRow {
     disabled: bool,
     user_created_at: i64,
     revision: i64,
+    max_agent_boxes: Option<i64>,
     id: String,
     personal: bool,
     label: String,
+    client: String,
     hash: Vec<u8>,
     created_at: i64,
     used_at: Option<i64>,
 }
 
-fn read<T: std::str::FromStr>(text: &str, column: &'static str) -> Result<T, UserStoreError> {
+pub(super) fn read<T: std::str::FromStr>(text: &str, column: &'static str) -> Result<T, UserStoreError> {
     text.parse().map_err(|_| UserStoreError::Broken { reason: column, source: None })
 }
 
 impl UserRow {
-    fn read(self) -> Result<User, UserStoreError> {
+    pub(super) fn read(self) -> Result<User, UserStoreError> {
         Ok(User {
             id: read(&self.id, "users.id is no id")?,
             name: read(&self.name, "users.name is no name")?,
             admin: self.admin,
             disabled: self.disabled,
+            max_agent_boxes: self.max_agent_boxes.map(u32::try_from).transpose().map_err(|_| {
+                UserStoreError::Broken { reason: "users.max_agent_boxes is no count", source: None }
+            })?,
             created_at: Timestamp::from_micros(self.created_at),
             revision: self.revision,
         })
@@ -111,6 +125,10 @@ impl TokenRow {
             user: read(&self.user_id, "user_tokens.user_id is no id")?,
             class: if self.personal { TokenClass::Personal } else { TokenClass::Device },
             label: read(&self.label, "user_tokens.label is no label")?,
+            client: match &*self.client {
+                "" => None,
+                client => Some(read(client, "user_tokens.client is no client")?),
+            },
             hash: hash
                 .ok_or(UserStoreError::Broken { reason: "user_tokens.hash is no hash", source: None })?,
             created_at: Timestamp::from_micros(self.created_at),
@@ -123,6 +141,7 @@ impl TokenRow {
             disabled: self.disabled,
             created_at: self.user_created_at,
             revision: self.revision,
+            max_agent_boxes: self.max_agent_boxes,
         };
         Ok((user.read()?, token))
     }
@@ -142,7 +161,7 @@ impl From<DbError> for UserStoreError {
     }
 }
 
-fn failed(error: sqlx::Error) -> UserStoreError {
+pub(super) fn failed(error: sqlx::Error) -> UserStoreError {
     DbError::from(error).into()
 }
 
@@ -180,6 +199,23 @@ impl SqlUserStore {
         row.map(UserRow::read).transpose()
     }
 
+    /// As [`Self::lock`], for a user that there must be.
+    pub(super) async fn lock_known(tx: &mut Tx, user: &UserId) -> Result<User, UserStoreError> {
+        Self::lock(tx, user.as_str()).await?.ok_or_else(|| UserStoreError::NoUser { id: user.clone() })
+    }
+
+    /// Spends a link and returns its user, locked.
+    pub(super) async fn spend(tx: &mut Tx, link: &TokenHash, now: Timestamp) -> Result<User, UserStoreError> {
+        // the delete is the race's referee: exactly one caller gets the row
+        let owner: Option<String> = on_tx!(tx, c => {
+            sqlx::query_scalar(SPEND_LINK).bind(&link.as_bytes()[..]).bind(now.micros()).fetch_optional(c).await
+        })
+        .map_err(failed)?;
+        let Some(owner) = owner else { return Err(UserStoreError::LinkRefused) };
+        let user = Self::lock(tx, &owner).await?.filter(|user| !user.disabled);
+        user.ok_or(UserStoreError::LinkRefused)
+    }
+
     /// Adds a credential to a user that is locked, or was made by the same transaction.
     async fn add(tx: &mut Tx, credential: &Credential) -> Result<(), UserStoreError> {
         match credential {
@@ -210,6 +246,7 @@ impl SqlUserStore {
                 .bind(&token.hash.as_bytes()[..])
                 .bind(token.created_at.micros())
                 .bind(token.used_at.map(Timestamp::micros))
+                .bind(token.client.as_ref().map_or("", ClientId::as_str))
                 .execute(c)
                 .await
                 .map(drop)
@@ -243,7 +280,7 @@ impl SqlUserStore {
         .map_err(failed)
     }
 
-    async fn finish(mut tx: Tx, user: &UserId) -> Result<(), UserStoreError> {
+    pub(super) async fn finish(mut tx: Tx, user: &UserId) -> Result<(), UserStoreError> {
         tx.notify(CHANNEL, user.as_str()).await?;
         Ok(tx.commit().await?)
     }
@@ -260,6 +297,7 @@ impl UserStore for SqlUserStore {
                 .bind(user.admin)
                 .bind(user.disabled)
                 .bind(user.created_at.micros())
+                .bind(user.max_agent_boxes.map(i64::from))
                 .execute(c)
                 .await
                 .map(|done| done.rows_affected())
@@ -305,6 +343,7 @@ impl UserStore for SqlUserStore {
                 .bind(user.name.as_str())
                 .bind(user.admin)
                 .bind(user.disabled)
+                .bind(user.max_agent_boxes.map(i64::from))
                 .bind(user.id.as_str())
                 .bind(user.revision)
                 .execute(c)
@@ -326,9 +365,7 @@ impl UserStore for SqlUserStore {
     async fn issue(&self, credential: &Credential) -> Result<(), UserStoreError> {
         let user = credential.user();
         let mut tx = self.db.begin().await?;
-        if Self::lock(&mut tx, user.as_str()).await?.is_none() {
-            return Err(UserStoreError::NoUser { id: user.clone() });
-        }
+        Self::lock_known(&mut tx, user).await?;
         Self::add(&mut tx, credential).await?;
         Self::finish(tx, user).await
     }
@@ -340,14 +377,7 @@ impl UserStore for SqlUserStore {
         now: Timestamp,
     ) -> Result<User, UserStoreError> {
         let mut tx = self.db.begin().await?;
-        // the delete is the race's referee: exactly one caller gets the row
-        let owner: Option<String> = on_tx!(tx, c => {
-            sqlx::query_scalar(SPEND_LINK).bind(&link.as_bytes()[..]).bind(now.micros()).fetch_optional(c).await
-        })
-        .map_err(failed)?;
-        let Some(owner) = owner else { return Err(UserStoreError::LinkRefused) };
-        let user = Self::lock(&mut tx, &owner).await?.filter(|user| !user.disabled);
-        let user = user.ok_or(UserStoreError::LinkRefused)?;
+        let user = Self::spend(&mut tx, link, now).await?;
         Self::add_token(&mut tx, &device.record(&user.id, now)).await?;
         Self::finish(tx, &user.id).await?;
         Ok(user)
@@ -397,6 +427,24 @@ impl UserStore for SqlUserStore {
                 .map_err(failed)?;
         }
         Ok(tx.commit().await?)
+    }
+
+    async fn users(&self, after: Option<&UserId>) -> Result<Vec<User>, UserStoreError> {
+        let (after, limit) = (after.map_or("", UserId::as_str), PAGE_MAX as i64);
+        let rows: Vec<UserRow> =
+            on!(self.db, pool => sqlx::query_as(USERS).bind(after).bind(limit).fetch_all(pool).await)
+                .map_err(failed)?;
+        rows.into_iter().map(UserRow::read).collect()
+    }
+
+    async fn remove_user(&self, user: &UserId, revision: i64) -> Result<(), UserStoreError> {
+        let mut tx = self.db.begin().await?;
+        if Self::lock_known(&mut tx, user).await?.revision != revision {
+            return Err(UserStoreError::Stale { id: user.clone() });
+        }
+        on_tx!(tx, c => sqlx::query(REMOVE_USER).bind(user.as_str()).execute(c).await.map(drop))
+            .map_err(failed)?;
+        Self::finish(tx, user).await
     }
 }
 
@@ -454,6 +502,31 @@ impl StateKeyStore for SqlUserStore {
     }
 }
 
+#[async_trait]
+impl OauthKeyStore for SqlUserStore {
+    async fn sealed_oauth_key(&self) -> Result<Option<Vec<u8>>, UserStoreError> {
+        on!(self.db, pool => sqlx::query_scalar(OAUTH_KEY).fetch_optional(pool).await).map_err(failed)
+    }
+
+    async fn put_sealed_oauth_key(
+        &self,
+        sealed: &[u8],
+        before: Option<&[u8]>,
+    ) -> Result<bool, UserStoreError> {
+        let put = on!(self.db, pool => match before {
+            Some(before) => {
+                sqlx::query(PUT_OAUTH_KEY).bind(sealed).bind(before)
+                    .execute(pool).await.map(|done| done.rows_affected())
+            }
+            None => {
+                sqlx::query(FIRST_OAUTH_KEY).bind(sealed).execute(pool).await.map(|done| done.rows_affected())
+            }
+        })
+        .map_err(failed)?;
+        Ok(put == 1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use cocoonbox_db::testkit::{TestDb, statements_are_taken};
@@ -465,6 +538,11 @@ mod tests {
         USER_BY_ID,
         USER_BY_NAME,
         SAVE_USER,
+        USERS,
+        REMOVE_USER,
+        OAUTH_KEY,
+        PUT_OAUTH_KEY,
+        FIRST_OAUTH_KEY,
         DROP_PERSONAL,
         COUNT_DEVICES,
         INSERT_TOKEN,
@@ -487,13 +565,16 @@ mod tests {
     async fn every_statement_is_taken(db: &TestDb) {
         SqlUserStore::open((**db).clone(), Timestamp::default()).await.expect("the tables");
         statements_are_taken(db, BOTH).await;
+        statements_are_taken(db, super::super::session::STATEMENTS).await;
+        statements_are_taken(db, super::super::grant::STATEMENTS).await;
+        statements_are_taken(db, super::super::client::STATEMENTS).await;
         statements_are_taken(db, db.pick(&[], &[LOCK_USER])).await;
     }
 
     async fn a_damaged_row_is_told_and_not_repeated(db: &TestDb) {
         let store = SqlUserStore::open((**db).clone(), Timestamp::default()).await.expect("the tables");
         on!(db, pool => {
-            sqlx::query(INSERT_USER).bind("canary").bind("canary").bind(true).bind(false).bind(0_i64).execute(pool).await.map(drop)
+            sqlx::query(INSERT_USER).bind("canary").bind("canary").bind(true).bind(false).bind(0_i64).bind(None::<i64>).execute(pool).await.map(drop)
         })
         .expect("room");
         let error = store.user(UserKey::Name(&"canary".parse().expect("a name"))).await.expect_err("no id");

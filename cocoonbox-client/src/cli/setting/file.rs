@@ -9,6 +9,9 @@ use serde_yaml_ng::Value;
 /// The most bytes that `api.yaml` may have.
 const MAX_BYTES: u64 = 64 * 1024;
 
+/// Keys under which others stand, as in `oauth:` with `public_url:` below it, which is `oauth.public_url`.
+const SECTIONS: [&str; 1] = ["oauth"];
+
 /// Why `api.yaml` is not taken. No message repeats what the file holds: somebody may have put a secret there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -56,12 +59,24 @@ pub(super) fn read(path: &Path) -> Result<Vec<(String, Option<String>)>, FileErr
     for (key, value) in keys {
         let Value::String(key) = key else { return Err(FileError::Shape) };
         match value {
-            // as if it were not there
-            Value::Null => {}
-            Value::String(value) => pairs.push((key, Some(value))),
-            Value::Number(value) => pairs.push((key, Some(value.to_string()))),
-            _ => pairs.push((key, None)),
+            Value::Mapping(members) if SECTIONS.contains(&key.as_str()) => {
+                for (member, value) in members {
+                    let Value::String(member) = member else { return Err(FileError::Shape) };
+                    pairs.extend(pair(format!("{key}.{member}"), value));
+                }
+            }
+            value => pairs.extend(pair(key, value)),
         }
     }
     Ok(pairs)
+}
+
+/// Returns a key with its value; none when it has no value, as if it were not there.
+fn pair(key: String, value: Value) -> Option<(String, Option<String>)> {
+    match value {
+        Value::Null => None,
+        Value::String(value) => Some((key, Some(value))),
+        Value::Number(value) => Some((key, Some(value.to_string()))),
+        _ => Some((key, None)),
+    }
 }

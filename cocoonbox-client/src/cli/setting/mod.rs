@@ -23,7 +23,7 @@ pub use file::FileError;
 pub use server::{NodeSetting, ServerConfig, StateStore, nodes};
 
 /// The keys of `api.yaml`, with the defaults of those that have one.
-const KEYS: [(&str, Option<&str>); 20] = [
+const KEYS: [(&str, Option<&str>); 21] = [
     ("listen", Some("127.0.0.1:7420")),
     ("backend", Some("auto")),
     ("docker_socket", None),
@@ -35,6 +35,7 @@ const KEYS: [(&str, Option<&str>); 20] = [
     ("freeze_to_disk_after", Some("0s")),
     ("max_boxes", Some("1")),
     ("max_running", Some("1")),
+    ("oauth.public_url", None),
     ("database_url_file", None),
     ("agent", None),
     ("warm", Some("1")),
@@ -284,6 +285,7 @@ fn words(flags: &UpArgs, key: &str) -> Option<OsString> {
         "freeze_to_disk_after" => flags.freeze_to_disk_after.clone().map(Into::into),
         "max_boxes" => number(flags.max_boxes),
         "max_running" => number(flags.max_running),
+        "oauth.public_url" => flags.oauth_public_url.clone().map(Into::into),
         "database_url_file" => flags.database_url_file.clone().map(Into::into),
         "agent" => flags.agent.clone().map(Into::into),
         "warm" => number(flags.warm),
@@ -307,11 +309,11 @@ fn joined<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<OsString> {
 }
 
 fn flag(key: &str) -> String {
-    format!("--{}", key.replace('_', "-"))
+    format!("--{}", key.replace(['_', '.'], "-"))
 }
 
 fn variable(key: &str) -> String {
-    format!("COCOONBOX_{}", key.to_uppercase())
+    format!("COCOONBOX_{}", key.to_uppercase().replace('.', "_"))
 }
 
 fn known() -> String {

@@ -67,6 +67,8 @@ pub struct ServerConfig {
     pub max_boxes: u32,
     /// Boxes of a user that may run at once.
     pub max_running: u32,
+    /// How the server is reached from elsewhere; absent: at its own address.
+    pub public_url: Option<String>,
     /// A file with a PostgreSQL URL; absent: SQLite in the data directory.
     pub database_url_file: Option<PathBuf>,
     /// The agent's binary; absent where nodes elsewhere keep the boxes.
@@ -109,6 +111,7 @@ impl ServerConfig {
             return Err(must("agent", wanted));
         }
         let (address, image) = ("an address such as 127.0.0.1:7420", "an image's name, such as host");
+        let origin = "https://HOST, or http:// on a loopback address";
         let size = "small, medium, large, xlarge or 2xlarge";
         Ok(Self {
             data: path("data").ok_or_else(|| must("data", "--data DIR"))?,
@@ -129,6 +132,11 @@ impl ServerConfig {
             freeze_to_disk_after: span("freeze_to_disk_after")?,
             max_boxes: count("max_boxes")?,
             max_running: count("max_running")?,
+            public_url: settings.get("oauth.public_url").read(origin, |text| {
+                // what it must be exactly is the server's to say; here, so that a typing error is told at once
+                let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"))?;
+                (!rest.is_empty() && !rest.contains(['@', '?', '#'])).then(|| text.to_owned())
+            })?,
             database_url_file: path("database_url_file"),
             agent,
             warm: count("warm")?,

@@ -2,6 +2,8 @@
 //!
 //! [`user_store_suite!`](crate::user_store_suite) turns the list into tests; each wants a fresh, empty store.
 
+pub mod account;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +34,7 @@ pub fn user(name: &str) -> User {
         name: name.parse().expect("a name"),
         admin: false,
         disabled: false,
+        max_agent_boxes: None,
         created_at: AT,
         revision: 1,
     }
@@ -45,6 +48,7 @@ pub fn token(user: &UserId, class: TokenClass) -> (AccessToken, TokenRecord) {
         user: user.clone(),
         class,
         label: "a device".parse().expect("a label"),
+        client: None,
         hash: token.hash(),
         created_at: AT,
         used_at: None,

@@ -1,0 +1,260 @@
+//! Which outside agents may call: one lookup in memory.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cocoonbox_core::{GrantId, Timestamp, UserId};
+use tokio_util::sync::CancellationToken;
+
+use crate::grant::ENDED_FOR;
+use crate::{
+    AgentToken, AuthError, GrantRecord, GrantStore, LivingGrant, TokenHash, User, UserStoreError, Which,
+};
+
+/// No use yet.
+const NEVER: i64 = i64::MIN;
+
+/// Proof that a call showed a valid agent token; only [`AgentIndex`] makes one.
+#[derive(Clone)]
+pub struct AuthorizedAgent {
+    user: Arc<User>,
+    grant: Arc<GrantRecord>,
+    ended: CancellationToken,
+}
+
+impl AuthorizedAgent {
+    /// Returns who gave the grant.
+    pub fn user(&self) -> &User {
+        &self.user
+    }
+
+    /// Returns the grant.
+    pub fn grant(&self) -> &GrantRecord {
+        &self.grant
+    }
+
+    /// Returns what is cancelled when the grant ends; open calls end with it. The end of one access token does not
+    /// cancel it: a call that was let in may go on.
+    pub const fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+}
+
+impl fmt::Debug for AuthorizedAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthorizedAgent")
+            .field("user", &self.user.id)
+            .field("grant", &self.grant.id)
+            .field("ended", &self.ended.is_cancelled())
+            .finish()
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    agent: AuthorizedAgent,
+    hashes: Vec<TokenHash>,
+    uses: Arc<Uses>,
+}
+
+#[derive(Debug)]
+struct Uses {
+    seen: AtomicI64,
+    written: AtomicI64,
+}
+
+#[derive(Debug, Default)]
+struct Map {
+    tokens: HashMap<TokenHash, (GrantId, Timestamp)>,
+    grants: HashMap<GrantId, Entry>,
+    /// Grants that ended, and when: a reading that began before cannot bring one back.
+    ended: HashMap<GrantId, Timestamp>,
+}
+
+/// All grants that stand, by the hashes of their access tokens.
+///
+/// # Behavior
+/// - A check is two lookups behind a lock that readers share: no IO and no waiting for any; a token is hashed before it
+///   is looked up, so the time a wrong guess takes tells nothing about how close it was.
+/// - A grant that ended is let in no more for ten minutes, whatever a reading says that began before it ended, and its
+///   [`AuthorizedAgent::ended`] is cancelled.
+/// - While the store cannot be read, what was read last goes on, until it expires.
+#[derive(Debug, Default)]
+pub struct AgentIndex {
+    map: RwLock<Map>,
+}
+
+impl AgentIndex {
+    /// Reads all grants of a store.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn load(store: &dyn GrantStore, now: Timestamp) -> Result<Self, UserStoreError> {
+        let index = Self::default();
+        index.reload(store, now).await?;
+        Ok(index)
+    }
+
+    /// Lets an agent in by its access token, and remembers the time.
+    ///
+    /// # Errors
+    /// [`AuthError::Unknown`]: unknown, over, or of a grant that ended.
+    pub fn check(&self, token: &AgentToken, now: Timestamp) -> Result<AuthorizedAgent, AuthError> {
+        let hash = token.hash();
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        let (grant, until) = map.tokens.get(&hash).ok_or(AuthError::Unknown)?;
+        let entry = map.grants.get(grant).ok_or(AuthError::Unknown)?;
+        if now >= *until || !entry.agent.grant.lives(now) {
+            return Err(AuthError::Unknown);
+        }
+        entry.uses.seen.fetch_max(now.micros(), Ordering::Relaxed);
+        Ok(entry.agent.clone())
+    }
+
+    /// Returns how many access tokens are known.
+    pub fn len(&self) -> usize {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).tokens.len()
+    }
+
+    /// Returns whether no access token is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads all grants anew and ends those that are gone.
+    ///
+    /// # Errors
+    /// What the store says; the index is then as it was.
+    pub async fn reload(&self, store: &dyn GrantStore, now: Timestamp) -> Result<(), UserStoreError> {
+        let mut living: Vec<LivingGrant> = Vec::new();
+        loop {
+            let after = living.last().map(|last| last.grant.id.clone());
+            let page = store.living(Which::All, after.as_ref(), now).await?;
+            let more = page.len() == crate::PAGE_MAX;
+            living.extend(page);
+            if !more {
+                break;
+            }
+        }
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let known: Vec<GrantId> = map.grants.keys().cloned().collect();
+        for id in known {
+            if living.binary_search_by(|held| held.grant.id.cmp(&id)).is_err() {
+                map.end(&id, now);
+            }
+        }
+        for grant in living {
+            map.put(grant, now);
+        }
+        map.ended.retain(|_, at| now.since(*at) < ENDED_FOR);
+        Ok(())
+    }
+
+    /// Reads one grant anew, or ends it when it does not stand.
+    ///
+    /// # Errors
+    /// What the store says; the index is then as it was.
+    pub async fn reload_one(
+        &self,
+        store: &dyn GrantStore,
+        id: &GrantId,
+        now: Timestamp,
+    ) -> Result<(), UserStoreError> {
+        let living = store.living(Which::One(id), None, now).await?.pop();
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        match living {
+            Some(living) => map.put(living, now),
+            None => map.end(id, now),
+        }
+        Ok(())
+    }
+
+    /// Lets a grant in no more, from now on and whatever is read meanwhile; what is open on it ends.
+    pub fn end(&self, id: &GrantId, now: Timestamp) {
+        self.map.write().unwrap_or_else(PoisonError::into_inner).end(id, now);
+    }
+
+    /// Ends all grants of a user that this process knows.
+    pub fn end_all(&self, user: &UserId, now: Timestamp) {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let own = map.grants.iter().filter(|(_, entry)| entry.agent.user.id == *user);
+        let own: Vec<GrantId> = own.map(|(id, _)| id.clone()).collect();
+        for id in &own {
+            map.end(id, now);
+        }
+    }
+
+    /// Returns when a grant was last used in this process.
+    pub fn used_at(&self, id: &GrantId) -> Option<Timestamp> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        let seen = map.grants.get(id)?.uses.seen.load(Ordering::Relaxed);
+        (seen != NEVER).then(|| Timestamp::from_micros(seen))
+    }
+
+    /// Takes the uses that are not written yet.
+    pub(crate) fn unwritten(&self) -> Vec<(GrantId, Timestamp)> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        let unwritten = map.grants.iter().filter_map(|(id, entry)| {
+            let seen = entry.uses.seen.load(Ordering::Relaxed);
+            (entry.uses.written.load(Ordering::Relaxed) < seen)
+                .then(|| (id.clone(), Timestamp::from_micros(seen)))
+        });
+        unwritten.collect()
+    }
+
+    /// Remembers that uses were written.
+    pub(crate) fn written(&self, uses: &[(GrantId, Timestamp)]) {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        for (id, at) in uses {
+            if let Some(entry) = map.grants.get(id) {
+                entry.uses.written.fetch_max(at.micros(), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Map {
+    fn put(&mut self, living: LivingGrant, now: Timestamp) {
+        let LivingGrant { user, grant, access } = living;
+        let id = grant.id.clone();
+        if self.ended.contains_key(&id) {
+            return;
+        }
+        if user.disabled {
+            // not for ten minutes: the user may be let in again
+            self.drop_entry(&id);
+            return;
+        }
+        let before = self.grants.remove(&id);
+        let stored = grant.used_at.map_or(NEVER, Timestamp::micros);
+        let fresh = || Arc::new(Uses { seen: AtomicI64::new(stored), written: AtomicI64::new(stored) });
+        let (ended, uses) = match &before {
+            Some(before) => (before.agent.ended.clone(), Arc::clone(&before.uses)),
+            None => (CancellationToken::new(), fresh()),
+        };
+        for hash in before.iter().flat_map(|before| &before.hashes) {
+            self.tokens.remove(hash);
+        }
+        let mut hashes = Vec::with_capacity(access.len());
+        for token in access.into_iter().filter(|token| now < token.expires_at) {
+            hashes.push(token.hash);
+            self.tokens.insert(token.hash, (id.clone(), token.expires_at));
+        }
+        let agent = AuthorizedAgent { user: Arc::new(user), grant: Arc::new(grant), ended };
+        self.grants.insert(id, Entry { agent, hashes, uses });
+    }
+
+    fn end(&mut self, id: &GrantId, now: Timestamp) {
+        self.drop_entry(id);
+        self.ended.insert(id.clone(), now);
+    }
+
+    fn drop_entry(&mut self, id: &GrantId) {
+        if let Some(entry) = self.grants.remove(id) {
+            entry.hashes.iter().for_each(|hash| drop(self.tokens.remove(hash)));
+            entry.agent.ended.cancel();
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The console's session: how one begins, how it is shown, how it ends.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use cocoonbox_core::{ConsoleSessionId, UserName};
+use serde::Deserialize;
+
+use super::Authority;
+use super::answer::{Json, Refusal};
+use super::me;
+use crate::limit::network;
+use crate::{
+    LinkToken, Password, SESSION_LIFE, SessionRecord, SessionToken, TokenHash, User, UserKey, UserStoreError,
+};
+
+const COOKIE: &str = "cb_session";
+
+/// Who is signed in; only [`require`] puts it into a request.
+#[derive(Clone, Debug)]
+pub(super) struct SignedIn {
+    pub(super) user: User,
+    pub(super) session: ConsoleSessionId,
+}
+
+impl SignedIn {
+    /// Refuses whoever is no administrator.
+    pub(super) fn must_administer(&self) -> Result<(), Refusal> {
+        if self.user.admin {
+            Ok(())
+        } else {
+            Err(Refusal::new(StatusCode::FORBIDDEN, "not_admin", "only an administrator may do this"))
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for SignedIn {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        parts.extensions.get::<Self>().cloned().ok_or_else(Refusal::signed_out)
+    }
+}
+
+/// Where a request comes from, as far as it is known.
+pub(super) struct From(pub(super) Option<IpAddr>);
+
+impl<S: Send + Sync> FromRequestParts<S> for From {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+        Ok(Self(peer.map(|ConnectInfo(address)| network(address.ip()))))
+    }
+}
+
+/// Reads the session's cookie; of two none counts, as one of them may have been planted.
+fn shown(headers: &HeaderMap) -> Option<TokenHash> {
+    let pairs = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut values = pairs
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter_map(|(name, value)| (name == COOKIE).then_some(value));
+    let value = values.next()?;
+    if values.next().is_some() {
+        return None;
+    }
+    SessionToken::parse(value).ok().map(|token| token.hash())
+}
+
+/// Refuses what another site's page sends, and names of this server that are not its own (a rebound DNS name).
+pub(super) async fn same_origin(
+    State(authority): State<Arc<Authority>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let refuse = || {
+        Refusal::new(StatusCode::FORBIDDEN, "cross_site", "this call must come from this server's own pages")
+            .into_response()
+    };
+    let headers = request.headers();
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let options = &authority.options;
+    let own =
+        |origin: &str| origin == options.issuer.as_str() || options.origins.iter().any(|own| own == origin);
+    let host = request.uri().authority().map(ToString::to_string).or_else(|| text("host").map(str::to_owned));
+    let named = host.is_some_and(|host| own(&format!("http://{host}")) || own(&format!("https://{host}")));
+    let safe = matches!(*request.method(), Method::GET | Method::HEAD);
+    let same = match (text("origin"), text("sec-fetch-site")) {
+        // a browser tells where a request comes from
+        (Some(origin), _) => own(origin),
+        (None, Some(site)) => site == "same-origin" || safe && site == "none",
+        // something that is no browser, which no other site can make call
+        (None, None) => true,
+    };
+    if named && same { next.run(request).await } else { refuse() }
+}
+
+/// Lets requests with a good session through.
+pub(super) async fn require(
+    State(authority): State<Arc<Authority>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let found = match shown(request.headers()) {
+        Some(hash) => authority.store().session(&hash, authority.options.clock.now()).await,
+        None => Ok(None),
+    };
+    match found {
+        Ok(Some((user, session))) => {
+            request.extensions_mut().insert(SignedIn { user, session: session.id });
+            next.run(request).await
+        }
+        Ok(None) => Refusal::signed_out().into_response(),
+        Err(error) => Refusal::from(error).into_response(),
+    }
+}
+
+fn cookie(authority: &Authority, value: &str, seconds: u64) -> Option<HeaderValue> {
+    let secure = if authority.options.issuer.is_https() { "; Secure" } else { "" };
+    let text = format!("{COOKIE}={value}; Path=/cb/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
+    let mut value = HeaderValue::try_from(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// Takes the cookie away.
+pub(super) fn cleared(authority: &Authority) -> Response {
+    let mut answer = StatusCode::NO_CONTENT.into_response();
+    if let Some(cookie) = cookie(authority, "", 0) {
+        answer.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    answer
+}
+
+fn draw(authority: &Authority, user: &User) -> Result<(SessionToken, SessionRecord), Refusal> {
+    let entropy = &*authority.options.entropy;
+    let (token, now) = (SessionToken::random(entropy)?, authority.options.clock.now());
+    let record = SessionRecord {
+        id: ConsoleSessionId::random(entropy)?,
+        user: user.id.clone(),
+        hash: token.hash(),
+        created_at: now,
+        expires_at: now.plus(SESSION_LIFE),
+    };
+    Ok((token, record))
+}
+
+async fn begun(
+    authority: &Authority,
+    token: &SessionToken,
+    user: User,
+    session: ConsoleSessionId,
+) -> Result<Response, Refusal> {
+    let me = me::describe(authority, &SignedIn { user, session }).await?;
+    let mut answer = axum::Json(me).into_response();
+    if let Some(cookie) = cookie(authority, token.reveal(), SESSION_LIFE.as_secs()) {
+        answer.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    Ok(answer)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Login {
+    name: String,
+    password: String,
+}
+
+/// Signs a person in by name and password.
+pub(super) async fn login(
+    State(authority): State<Arc<Authority>>,
+    From(from): From,
+    Json(Login { name, password }): Json<Login>,
+) -> Result<Response, Refusal> {
+    let password = Password::new(password);
+    let wrong =
+        || Refusal::new(StatusCode::UNAUTHORIZED, "wrong_password", "the name or the password is wrong");
+    let now = authority.options.clock.now();
+    let by_address = authority.addresses.take(from, now).map_err(Refusal::too_many)?;
+    // a name that cannot be one shares a count: a stranger must not fill the table
+    let name: Option<UserName> = name.trim().parse().ok();
+    let by_name =
+        authority.names.take(name.as_ref().map(ToString::to_string), now).map_err(Refusal::too_many)?;
+    let store = authority.store();
+    let user = match &name {
+        Some(name) => store.user(UserKey::Name(name)).await?.filter(|user| !user.disabled),
+        None => None,
+    };
+    let hash = match &user {
+        Some(user) => store.password(&user.id).await?,
+        None => None,
+    };
+    // as long for nobody as for somebody
+    let good = authority.desk.verify(password, hash).await?;
+    let (Some(user), true) = (user, good) else {
+        tracing::info!(name = name.as_ref().map(tracing::field::display), "a sign-in was refused");
+        return Err(wrong());
+    };
+    by_address.give_back();
+    by_name.give_back();
+    let (token, session) = draw(&authority, &user)?;
+    store.begin_session(&session).await?;
+    tracing::info!(user = %user.id, session = %session.id, "a person signed in");
+    begun(&authority, &token, user, session.id).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LoginByLink {
+    link: String,
+    password: String,
+}
+
+/// Signs a person in by a one-time link, and sets the password.
+pub(super) async fn login_by_link(
+    State(authority): State<Arc<Authority>>,
+    From(from): From,
+    Json(LoginByLink { link, password }): Json<LoginByLink>,
+) -> Result<Response, Refusal> {
+    let (link, password) = (LinkToken::new(link), Password::chosen(password)?);
+    let now = authority.options.clock.now();
+    let attempt = authority.addresses.take(from, now).map_err(Refusal::too_many)?;
+    let link = LinkToken::parse(link.reveal()).map_err(|_| UserStoreError::LinkRefused)?;
+    let hash = authority.desk.hash(password).await?;
+    let entropy = &*authority.options.entropy;
+    let token = SessionToken::random(entropy)?;
+    // the link says whose it is
+    let nobody = cocoonbox_core::UserId::random(entropy)?;
+    let session = SessionRecord {
+        id: ConsoleSessionId::random(entropy)?,
+        user: nobody,
+        hash: token.hash(),
+        created_at: now,
+        expires_at: now.plus(SESSION_LIFE),
+    };
+    let user = match authority.store().redeem_link_with_password(&link.hash(), &hash, &session).await {
+        Err(UserStoreError::LinkRefused) => return Err(UserStoreError::LinkRefused.into()),
+        done => {
+            attempt.give_back();
+            done?
+        }
+    };
+    tracing::info!(user = %user.id, session = %session.id, "a person signed in by a link and set a password");
+    begun(&authority, &token, user, session.id).await
+}
+
+/// Ends the session that is shown, if any.
+pub(super) async fn logout(
+    State(authority): State<Arc<Authority>>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    if let Some(hash) = shown(&headers) {
+        authority.store().end_session(&hash).await?;
+    }
+    Ok(cleared(&authority))
+}
