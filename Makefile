@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 BACKEND ?= auto
 
-.PHONY: help agent build demo up test test-tools lint package edges fixtures bench-box bench-rsh bench-density bench-state soak fuzz
+.PHONY: help agent build console demo up test test-console test-tools lint package edges fixtures bench-box bench-rsh bench-density bench-state soak fuzz
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ agent: ## builds the guest's binary, static: target/agent/cocoonbox-agent
 build: agent ## builds the agent and every binary
 	$(CARGO) build --workspace --bins
 
+console: ## builds the console's pages; the next build takes them in
+	@scripts/console.sh
+
 demo: ## does the main job on a temporary data directory and proves it
 	@scripts/demo.sh
 
@@ -24,6 +27,9 @@ up: build ## serves on the default data directory until Ctrl-C
 
 test: ## installs what the tests need and runs everything
 	@scripts/test.sh
+
+test-console: ## runs the tests of the console's pages, in a browser, too
+	@scripts/console.sh test
 
 test-tools: ## installs what the tests need and stops
 	@scripts/need.sh test

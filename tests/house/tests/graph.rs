@@ -11,6 +11,7 @@ use serde_json::Value;
 /// The levels of the graph; an edge leads to a strictly lower one.
 const LEVELS: &[(&str, u32)] = &[
     ("cocoonbox-core", 0),
+    ("cocoonbox-console", 1),
     ("cocoonbox-seal", 1),
     ("cocoonbox-wire", 1),
     ("cocoonbox-db", 1),
