@@ -9,7 +9,8 @@ use cocoonbox_wire::control::v1::boxes_client::BoxesClient;
 use cocoonbox_wire::control::v1::sign_in_client::SignInClient;
 use cocoonbox_wire::control::v1::state_client::StateClient;
 use cocoonbox_wire::control::v1::{
-    Device, ListDevicesRequest, RedeemLinkRequest, RevokeDeviceRequest, WhoAmIReply, WhoAmIRequest,
+    Device, ListDevicesRequest, RedeemLinkRequest, RevokeDeviceRequest, RevokeTokenRequest,
+    SignOutEverywhereRequest, WhoAmIReply, WhoAmIRequest,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
@@ -112,6 +113,21 @@ impl Client {
 
     pub(crate) fn state(&self) -> StateClient<Channel> {
         StateClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Ends the caller's personal token and every call open on it.
+    pub async fn revoke_token(&self) -> Result<(), ClientError> {
+        self.answer(self.account().revoke_token(self.request(RevokeTokenRequest {})).await).map(drop)
+    }
+
+    /// Ends every sign-in of the caller, this one too.
+    pub async fn sign_out_everywhere(&self) -> Result<(), ClientError> {
+        let request = self.request(SignOutEverywhereRequest {});
+        self.answer(self.account().sign_out_everywhere(request).await).map(drop)
     }
 
     fn account(&self) -> AccountClient<Channel> {

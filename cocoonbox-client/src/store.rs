@@ -21,6 +21,8 @@ const MAX_BYTES: u64 = 1024 * 1024;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum TokenSource {
+    /// A sign-in through a browser made it; it is this client's own.
+    Browser,
     /// A sign-in link was exchanged for it; it is this client's own.
     Link,
     /// The server's first start put it here.
@@ -29,9 +31,17 @@ pub enum TokenSource {
     Paste,
 }
 
+impl TokenSource {
+    /// Returns whether the token was made for this client, which then ends it when it signs out.
+    pub const fn is_own(self) -> bool {
+        matches!(self, Self::Browser | Self::Link)
+    }
+}
+
 impl fmt::Display for TokenSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            Self::Browser => "browser",
             Self::Link => "link",
             Self::Admin => "admin",
             Self::Paste => "paste",

@@ -57,16 +57,32 @@ pub struct Global {
 pub enum Verb {
     /// Sign in to a server
     #[command(after_long_help = "\
-The link or token is read from standard input, or asked for without showing
-it; it is never an argument, where other users of the machine could read it.
+A browser opens and asks whether to let this computer in. Where there is none,
+--no-browser prints the address to open elsewhere and takes what comes back.
+
+A link or token is read from standard input, or asked for without showing it;
+it is never an argument, where other users of the machine could read it.
 
 Examples:
+  cocoonbox login                               through a browser
+  cocoonbox login --no-browser                  through a browser somewhere else
   cocoonbox login --link                        paste the link that `cocoonbox up` printed
-  cocoonbox login --token < token.txt           use a token that exists
-  cocoonbox --endpoint http://box.lan:7420 login --link")]
+  cocoonbox login --token - < token.txt         use a token that exists")]
     Login(LoginArgs),
     /// Forget the token, and end it when it was made for this machine
-    Logout,
+    #[command(after_long_help = "\
+Examples:
+  cocoonbox logout                              this machine
+  cocoonbox logout --everywhere                 every device, browser and agent of yours")]
+    Logout(LogoutArgs),
+    /// Show who you are
+    Whoami,
+    /// List your devices, or shut one out
+    #[command(after_long_help = "\
+Examples:
+  cocoonbox devices                             * marks this machine
+  cocoonbox devices revoke tk_abcdefghijklmnop")]
+    Devices(DevicesArgs),
     /// Show the server, who you are there, and whether it is well
     Status,
     /// Make, list, wake, put to sleep and end boxes
@@ -237,12 +253,61 @@ Examples:
 #[group(required = true, multiple = false)]
 #[non_exhaustive]
 pub struct LoginArgs {
+    /// Print the address for a browser elsewhere, and read what comes back from standard input
+    #[arg(long)]
+    pub no_browser: bool,
     /// Exchange a one-use sign-in link, read from standard input or asked for
     #[arg(long)]
     pub link: bool,
     /// Use a token that exists, read from standard input or asked for
+    #[arg(long, value_name = "-", num_args = 0..=1, default_missing_value = "-")]
+    pub token: Option<StandardInput>,
+}
+
+/// `-`: a secret is never an argument.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct StandardInput;
+
+impl std::str::FromStr for StandardInput {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        if text == "-" {
+            Ok(Self)
+        } else {
+            Err("a token is no argument: other users could read it; send it to standard input")
+        }
+    }
+}
+
+/// How to sign out.
+#[derive(Clone, Copy, Debug, Args)]
+#[non_exhaustive]
+pub struct LogoutArgs {
+    /// End every sign-in of yours: devices, browsers, the personal token and agents; boxes stay
     #[arg(long)]
-    pub token: bool,
+    pub everywhere: bool,
+}
+
+/// What to do with devices.
+#[derive(Clone, Debug, Args)]
+#[non_exhaustive]
+pub struct DevicesArgs {
+    /// What to do; they are listed unless told
+    #[command(subcommand)]
+    pub verb: Option<DevicesVerb>,
+}
+
+/// Verbs on devices.
+#[derive(Clone, Debug, Subcommand)]
+#[non_exhaustive]
+pub enum DevicesVerb {
+    /// End a device's token and every call open on it
+    Revoke {
+        /// The device's id, as `cocoonbox devices` shows it
+        id: String,
+    },
 }
 
 /// Verbs on boxes.

@@ -18,8 +18,9 @@ mod terminfo;
 mod verb;
 
 pub use args::{
-    BoxVerb, CheckArgs, Cli, ConfigVerb, CpArgs, CreateArgs, DoctorArgs, Global, HibernateArgs, LoginArgs,
-    NamedArgs, PruneArgs, RenameArgs, RmArgs, ScheduleArgs, StateKeyVerb, UpArgs, UpgradeArgs, Verb,
+    BoxVerb, CheckArgs, Cli, ConfigVerb, CpArgs, CreateArgs, DevicesArgs, DevicesVerb, DoctorArgs, Global,
+    HibernateArgs, LoginArgs, LogoutArgs, NamedArgs, PruneArgs, RenameArgs, RmArgs, ScheduleArgs,
+    StandardInput, StateKeyVerb, UpArgs, UpgradeArgs, Verb,
 };
 pub use environment::{Environment, Io};
 pub use error::{CliError, exit};

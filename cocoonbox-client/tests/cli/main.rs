@@ -187,7 +187,9 @@ async fn signing_in_is_asked_for_done_and_undone() -> Done {
         .tell(&[
             ("status", ""),
             ("login", ""),
+            ("login --no-browser", "cbc_1"),
             ("login --link --token", ""),
+            ("login --token secret", ""),
             ("login --link", "wrong\n"),
             ("login --link", ""),
             ("login --token", "cb_short\n"),
@@ -195,6 +197,11 @@ async fn signing_in_is_asked_for_done_and_undone() -> Done {
             ("login --link", &format!("http://127.0.0.1:7420/cb/link/{LINK}\n")),
             ("status", ""),
             ("--json status", ""),
+            ("whoami", ""),
+            ("whoami --json", ""),
+            ("devices", ""),
+            ("devices --json", ""),
+            ("devices revoke tk_1", ""),
             ("login --link --json", LINK),
             ("logout", ""),
             ("logout", ""),
@@ -203,8 +210,17 @@ async fn signing_in_is_asked_for_done_and_undone() -> Done {
         ])
         .await;
     // the second sign-in ended the first token, the sign-out the second
-    assert_eq!(desk.server.ended_tokens(), [token(2), token(3)]);
+    assert_eq!(desk.server.ended_tokens(), ["tk_1".to_owned(), token(2), token(3)]);
     insta::assert_snapshot!("sign_in", story);
+    Ok(())
+}
+
+#[tokio::test]
+async fn signing_out_everywhere_forgets_the_token_here_too() -> Done {
+    let desk = Desk::signed_in().await?;
+    let story = desk.tell(&[("logout --everywhere", ""), ("status", "")]).await;
+    assert_eq!(desk.server.ended_tokens(), [format!("everything of {}", token(1))]);
+    insta::assert_snapshot!(story);
     Ok(())
 }
 

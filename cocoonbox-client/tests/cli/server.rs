@@ -14,8 +14,9 @@ use cocoonbox_client::control::{
     Device, EnsureRequest, GetRequest, HibernateRequest, ListDevicesReply, ListDevicesRequest, ListReply,
     ListRequest, ListSavesReply, ListSavesRequest, Memory, OperationEvent, OperationReply, Phase,
     ReadSnapshotPart, ReadSnapshotRequest, RebaseRequest, RedeemLinkReply, RedeemLinkRequest, RenameRequest,
-    RestorePathsRequest, RestoreRequest, RevokeDeviceReply, RevokeDeviceRequest, SaveRequest, Schedule,
-    SetScheduleRequest, UsageReply, UsageRequest, WatchRequest, WhoAmIReply, WhoAmIRequest,
+    RestorePathsRequest, RestoreRequest, RevokeDeviceReply, RevokeDeviceRequest, RevokeTokenReply,
+    RevokeTokenRequest, SaveRequest, Schedule, SetScheduleRequest, SignOutEverywhereReply,
+    SignOutEverywhereRequest, UsageReply, UsageRequest, WatchRequest, WhoAmIReply, WhoAmIRequest,
 };
 use cocoonbox_wire::agent::v1::exec_request::Message as Ask;
 use cocoonbox_wire::agent::v1::exec_response::Message as Tell;
@@ -167,6 +168,18 @@ impl Account for Server {
         Ok(Response::new(ListDevicesReply {
             devices: vec![Device { id: token, current: true, ..Device::default() }],
         }))
+    }
+    async fn revoke_token(&self, request: Request<RevokeTokenRequest>) -> Answer<RevokeTokenReply> {
+        self.authorized(&request)?;
+        Ok(Response::new(RevokeTokenReply {}))
+    }
+    async fn sign_out_everywhere(
+        &self,
+        request: Request<SignOutEverywhereRequest>,
+    ) -> Answer<SignOutEverywhereReply> {
+        let token = self.authorized(&request)?;
+        self.lock().ended.push(format!("everything of {token}"));
+        Ok(Response::new(SignOutEverywhereReply {}))
     }
     async fn revoke_device(&self, request: Request<RevokeDeviceRequest>) -> Answer<RevokeDeviceReply> {
         self.authorized(&request)?;

@@ -154,6 +154,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     }
 }
 
+/// There is no such call.
+pub(super) async fn unknown() -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such call")
+}
+
 /// What is told here is of one person and one moment.
 pub(super) async fn never_stored(mut answer: Response) -> Response {
     let headers = answer.headers_mut();

@@ -76,6 +76,7 @@ pub(super) async fn check(
     Ok(axum::Json(match wish {
         Wish::Account { device_name } => json!({
             "account": true,
+            "client_id": client.id.as_str(),
             "client_name": client.name,
             "device_name": device_name.as_str(),
             "redirect_host": redirect.host(),
@@ -86,6 +87,7 @@ pub(super) async fn check(
             let living = authority.store().living(Which::Of(&who.user.id), None, now).await?;
             json!({
                 "account": false,
+                "client_id": client.id.as_str(),
                 "client_name": client.name,
                 "client_host": client.verified_host().unwrap_or_default(),
                 "redirect_host": redirect.host(),

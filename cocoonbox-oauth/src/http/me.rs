@@ -21,7 +21,7 @@ pub(super) struct Me {
     admin: bool,
     has_password: bool,
     version: String,
-    unseen_agents: Vec<String>,
+    unseen_agents: usize,
 }
 
 pub(super) async fn describe(authority: &Authority, who: &SignedIn) -> Result<Me, Refusal> {
@@ -35,7 +35,7 @@ pub(super) async fn describe(authority: &Authority, who: &SignedIn) -> Result<Me
         admin: who.user.admin,
         has_password,
         version: authority.options.version.clone(),
-        unseen_agents: unseen.map(|living| living.grant.client_name).collect(),
+        unseen_agents: unseen.count(),
     })
 }
 

@@ -196,6 +196,7 @@ pub fn router(options: AuthorityOptions) -> Router {
         .route("/cb/api/logout", post(session::logout));
     let console = signed_in
         .merge(open)
+        .route("/cb/api/{*unknown}", axum::routing::any(answer::unknown))
         .layer(from_fn_with_state(Arc::clone(&authority), session::same_origin))
         .layer(axum::middleware::map_response(answer::never_stored));
     let doors = Router::new()

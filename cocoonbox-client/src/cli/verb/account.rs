@@ -1,12 +1,13 @@
-//! `login`, `logout` and `status`.
+//! `login`, `logout`, `whoami`, `devices` and `status`.
 
 use serde_json::json;
 use tokio::io::AsyncReadExt as _;
 
-use super::super::args::{Global, LoginArgs};
+use super::super::args::{DevicesArgs, DevicesVerb, Global, LoginArgs, LogoutArgs};
 use super::super::environment::{Environment, Io};
 use super::super::error::CliError;
-use super::super::render::{plain, table};
+use super::super::render::{plain, table, time};
+use super::browser::{self, Where};
 use super::{print, print_json};
 use crate::{AccessToken, Client, ClientError, Endpoint, Remembered, SignInLink, TokenSource};
 
@@ -39,6 +40,10 @@ pub(super) async fn login(
             error => error.into(),
         })?;
         Remembered::new(signed_in.token, TokenSource::Link).with_user(signed_in.user_name)
+    } else if args.token.is_none() {
+        let place = if args.no_browser { Where::Elsewhere } else { Where::Here };
+        let (token, user) = browser::sign_in(&endpoint, place, environment, io).await?;
+        Remembered::new(token, TokenSource::Browser).with_user(user)
     } else {
         let pasted = ask("Token: ", io).await?;
         if !AccessToken::is_well_formed(pasted.reveal()) {
@@ -51,7 +56,7 @@ pub(super) async fn login(
     };
     store.remember(&endpoint, &entry)?;
     if let Some(before) = before
-        && before.source == TokenSource::Link
+        && before.source.is_own()
         && !before.token.matches(&entry.token)
     {
         // the new token is stored already: an old one that cannot be ended now is in the list of devices
@@ -65,6 +70,7 @@ pub(super) async fn login(
 }
 
 pub(super) async fn logout(
+    args: LogoutArgs,
     global: &Global,
     environment: &Environment,
     io: &mut Io<'_>,
@@ -75,7 +81,19 @@ pub(super) async fn logout(
         return Err(CliError::NotSignedIn { endpoint });
     };
     let mut ended = false;
-    if remembered.source == TokenSource::Link {
+    if args.everywhere {
+        // first there, then here: what fails there can be tried again with the token that is still here
+        Client::connect(endpoint.clone(), Some(remembered.token)).await?.sign_out_everywhere().await?;
+        store.forget(&endpoint)?;
+        if global.json {
+            return print_json(
+                io,
+                &json!({ "endpoint": endpoint.to_string(), "token_ended": true, "everywhere": true }),
+            );
+        }
+        return print(io, &format!("signed out of {endpoint} everywhere; boxes stay\n"));
+    }
+    if remembered.source.is_own() {
         match end_token(&endpoint, remembered.token).await {
             Ok(()) => ended = true,
             Err(error) => {
@@ -93,6 +111,64 @@ pub(super) async fn logout(
     }
     let what = if ended { "the token is ended" } else { "the token is forgotten here and lives on" };
     print(io, &format!("signed out of {endpoint}; {what}\n"))
+}
+
+pub(super) async fn whoami(
+    global: &Global,
+    environment: &Environment,
+    io: &mut Io<'_>,
+) -> Result<(), CliError> {
+    let endpoint = environment.endpoint(global)?;
+    let me = environment.client(global).await?.who_am_i().await?;
+    if global.json {
+        let user = json!({ "id": me.user_id, "name": me.user_name, "admin": me.admin });
+        return print_json(io, &json!({ "endpoint": endpoint.to_string(), "user": user }));
+    }
+    let admin = if me.admin { " (admin)" } else { "" };
+    print(io, &format!("{}{admin} at {endpoint}\n", plain(&me.user_name)))
+}
+
+pub(super) async fn devices(
+    args: DevicesArgs,
+    global: &Global,
+    environment: &Environment,
+    io: &mut Io<'_>,
+) -> Result<(), CliError> {
+    let client = environment.client(global).await?;
+    if let Some(DevicesVerb::Revoke { id }) = args.verb {
+        client.revoke_device(&id).await?;
+        if global.json {
+            return print_json(io, &json!({ "revoked": id }));
+        }
+        return print(io, &format!("device {} is shut out\n", plain(&id)));
+    }
+    let devices = client.devices().await?;
+    if global.json {
+        let devices: Vec<_> = devices
+            .iter()
+            .map(|device| {
+                json!({
+                    "id": device.id, "client": device.client, "label": device.label, "current": device.current,
+                    "created_at_ms": device.created_at_ms, "used_at_ms": device.used_at_ms,
+                })
+            })
+            .collect();
+        return print_json(io, &json!({ "devices": devices }));
+    }
+    if devices.is_empty() {
+        let _ = writeln!(io.stderr, "no devices: this sign-in has a token of another kind");
+        return Ok(());
+    }
+    let mut rows = vec![["", "NAME", "SIGNED IN BY", "SINCE", "LAST USED", "ID"].map(str::to_owned).to_vec()];
+    rows.extend(devices.iter().map(|device| {
+        let by = if device.client.is_empty() { "a link".to_owned() } else { plain(&device.client) };
+        let mark = if device.current { "*" } else { "" };
+        let (since, used) = (time(device.created_at_ms), time(device.used_at_ms));
+        vec![mark.to_owned(), plain(&device.label), by, since, used, plain(&device.id)]
+    }));
+    let mut text = Vec::new();
+    table(&mut text, &rows).map_err(|source| CliError::io("the answer cannot be written", source))?;
+    print(io, &String::from_utf8_lossy(&text))
 }
 
 pub(super) async fn status(

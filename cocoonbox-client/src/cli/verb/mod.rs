@@ -2,6 +2,7 @@
 
 mod account;
 mod boxes;
+mod browser;
 mod care;
 mod cp;
 mod rsh;
@@ -50,7 +51,9 @@ pub async fn run(cli: Cli, environment: &Environment, io: &mut Io<'_>) -> Outcom
             return Outcome::Exit(rsh::run(args, &global, environment, io).await);
         }
         Verb::Login(args) => account::login(&args, &global, environment, io).await,
-        Verb::Logout => account::logout(&global, environment, io).await,
+        Verb::Logout(args) => account::logout(args, &global, environment, io).await,
+        Verb::Whoami => account::whoami(&global, environment, io).await,
+        Verb::Devices(args) => account::devices(args, &global, environment, io).await,
         Verb::Status => account::status(&global, environment, io).await,
         Verb::Box(verb) => boxes::run(verb, &global, environment, io).await,
         Verb::Save(args) => state::save(&args, &global, environment, io).await,
