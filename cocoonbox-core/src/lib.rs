@@ -14,8 +14,9 @@ mod turn;
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use entropy::{Entropy, EntropyError, SeededEntropy, SystemEntropy, random_secret};
 pub use id::{
-    BoxId, BoxKind, ConsoleSessionId, ConsoleSessionKind, GrantId, GrantKind, Id, IdError, Kind, OperationId, OperationKind, SessionId, SessionKind, SignInLinkId,
-    SignInLinkKind, TokenId, TokenKind, UserId, UserKind, WakeId, WakeKind,
+    BoxId, BoxKind, ConsoleSessionId, ConsoleSessionKind, GrantId, GrantKind, Id, IdError, Kind, OperationId,
+    OperationKind, SessionId, SessionKind, SignInLinkId, SignInLinkKind, TokenId, TokenKind, UserId,
+    UserKind, WakeId, WakeKind,
 };
 pub use name::{BoxName, ImageName, NameError, TenantName, UserName};
 pub use retry::Retry;

@@ -112,7 +112,11 @@ pub async fn run(
         _ => None,
     };
     let index = Arc::new(TokenIndex::load(users.as_ref()).await?);
-    let limits = Limits { max_boxes: Some(config.max_boxes), max_running: Some(config.max_running) };
+    let limits = Limits {
+        max_boxes: Some(config.max_boxes),
+        max_running: Some(config.max_running),
+        max_agent_boxes: None,
+    };
     let authenticate = Index { index: Arc::clone(&index), clock: Arc::clone(&clock), limits };
     let account =
         ServiceOptions::new(Arc::clone(&users) as _, Arc::clone(&index), Arc::clone(&clock), entropy)
