@@ -52,6 +52,34 @@ pub enum EngineError {
         /// How many may.
         max: u32,
     },
+    /// The outside agent has made as many boxes as it was allowed.
+    #[error(
+        "this agent has {have} of the {max} boxes that it was allowed: delete one, or ask the user to allow more"
+    )]
+    AgentBoxes {
+        /// How many it has.
+        have: u32,
+        /// How many it may have.
+        max: u32,
+    },
+    /// As many of the outside agent's boxes run as it was allowed.
+    #[error(
+        "{have} of the {max} boxes that this agent may run at once are running: hibernate one, or ask the user to allow more"
+    )]
+    AgentRunning {
+        /// How many run.
+        have: u32,
+        /// How many may.
+        max: u32,
+    },
+    /// The user's agents have made as many boxes as allowed, all together.
+    #[error("agents have made {have} of {max} boxes: delete one, or ask the administrator for more")]
+    TooManyAgentBoxes {
+        /// How many there are.
+        have: u32,
+        /// How many there may be.
+        max: u32,
+    },
     /// The box's state forbids it.
     #[error("the box is {state}: ensure it first")]
     WrongState {
@@ -115,6 +143,9 @@ impl EngineError {
             | Self::Unsupported { .. } => Retry::Never,
             Self::TooManyBoxes { .. }
             | Self::TooManyRunning { .. }
+            | Self::AgentBoxes { .. }
+            | Self::AgentRunning { .. }
+            | Self::TooManyAgentBoxes { .. }
             | Self::WrongState { .. }
             | Self::Away { .. }
             | Self::OperationFailed { .. }
@@ -142,6 +173,9 @@ impl From<Refusal> for EngineError {
         match refusal {
             Refusal::TooManyBoxes { have, max } => Self::TooManyBoxes { have, max },
             Refusal::TooManyRunning { have, max } => Self::TooManyRunning { have, max },
+            Refusal::AgentBoxes { have, max } => Self::AgentBoxes { have, max },
+            Refusal::AgentRunning { have, max } => Self::AgentRunning { have, max },
+            Refusal::TooManyAgentBoxes { have, max } => Self::TooManyAgentBoxes { have, max },
             Refusal::WrongState { state } => Self::WrongState { state },
             Refusal::Away { reason } => Self::Away { reason },
             Refusal::Absent => Self::NotFound { what: "such box".to_owned() },

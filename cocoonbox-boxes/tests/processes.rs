@@ -63,7 +63,7 @@ async fn create(store: &SqlStore, name: &str) {
             image: ImageName::host(),
         };
         let tally = Tally::of(owned.boxes.iter().map(|stored| &stored.record));
-        let verb = Verb::Create { new, fresh, tally, limits: Limits::default() };
+        let verb = Verb::Create { new, fresh, tally, limits: Limits::default(), agent: None };
         let decision = decide(None, verb, NOW).expect("no limits");
         let key = KeyedAnswer::new(
             owner(),

@@ -116,7 +116,11 @@ pub async fn run(
         _ => None,
     };
     let index = Arc::new(TokenIndex::load(users.as_ref()).await?);
-    let limits = Limits { max_boxes: Some(config.max_boxes), max_running: Some(config.max_running) };
+    let limits = Limits {
+        max_boxes: Some(config.max_boxes),
+        max_running: Some(config.max_running),
+        max_agent_boxes: None,
+    };
     let authenticate = Index { index: Arc::clone(&index), clock: Arc::clone(&clock), limits };
     let master = Key::new(*data.secret_key(crate::state::MASTER, entropy.as_ref())?);
     let oauth_key = crate::account::oauth_key(users.as_ref(), &master, entropy.as_ref()).await?;

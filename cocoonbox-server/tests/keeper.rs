@@ -27,7 +27,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::sync::watch;
 
 /// No limits.
-const FREE: Limits = Limits { max_boxes: None, max_running: None };
+const FREE: Limits = Limits { max_boxes: None, max_running: None, max_agent_boxes: None };
 /// How long a command may take.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// The agent's port in a box.

@@ -5,6 +5,7 @@ use std::fmt;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
+use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http_body_util::BodyExt as _;
 use std::sync::Arc;
@@ -25,6 +26,12 @@ pub trait Authenticate: fmt::Debug + Send + Sync + 'static {
     fn authenticate(&self, bearer: &str) -> Option<Caller>;
 }
 
+/// Returns the bearer token that a request shows.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let shown = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    shown.strip_prefix("Bearer ").or_else(|| shown.strip_prefix("bearer "))
+}
+
 /// Refuses a request without a good token; lets the others through with their [`Caller`] among the extensions, and
 /// ends their answer when the token ends.
 pub(super) async fn require_caller(
@@ -32,12 +39,10 @@ pub(super) async fn require_caller(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let caller = request
-        .headers()
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer ")))
-        .and_then(|bearer| authenticate.authenticate(bearer));
+    let caller = bearer(request.headers())
+        .and_then(|bearer| authenticate.authenticate(bearer))
+        // what an agent may reach has doors of its own: here its token is one that nobody knows
+        .filter(|caller| caller.agent.is_none());
     let Some(caller) = caller else {
         return Status::unauthenticated("this call needs a valid token: sign in with `cocoonbox login`")
             .into_http();

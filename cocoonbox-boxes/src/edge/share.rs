@@ -14,7 +14,7 @@ pub(super) struct Shares(Mutex<HashMap<UserId, u32>>);
 
 /// One connection; it counts for each user whose calls came over it, until it ends.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(crate) struct Seat {
     shares: Arc<Shares>,
     users: Mutex<Vec<UserId>>,
 }
@@ -32,7 +32,7 @@ impl Shares {
 
 impl Seat {
     /// Counts the connection for `user`; false when that user has as many as one may.
-    pub(super) fn admit(&self, user: &UserId) -> bool {
+    pub(crate) fn admit(&self, user: &UserId) -> bool {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if users.contains(user) {
             return true;

@@ -30,16 +30,20 @@ impl From<Ending> for Status {
     }
 }
 
-/// Passes `inner` on until `ended` fires, then closes the gRPC call with `ending`.
-pub(super) struct Until<B> {
+/// Passes `inner` on until `ended` fires, then closes the gRPC call with `ending`, and what is no gRPC by its end alone.
+pub(crate) struct Until<B> {
     inner: Option<Pin<Box<B>>>,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
-    ending: Ending,
+    ending: Option<Ending>,
 }
 
 impl<B> Until<B> {
     pub(super) fn new(inner: B, ended: CancellationToken, ending: Ending) -> Self {
-        Self { inner: Some(Box::pin(inner)), ended: Box::pin(ended.cancelled_owned()), ending }
+        Self { ending: Some(ending), ..Self::silent(inner, ended) }
+    }
+
+    pub(crate) fn silent(inner: B, ended: CancellationToken) -> Self {
+        Self { inner: Some(Box::pin(inner)), ended: Box::pin(ended.cancelled_owned()), ending: None }
     }
 }
 
@@ -56,9 +60,10 @@ impl<B: Body<Data = Bytes>> Body for Until<B> {
         if this.ended.as_mut().poll(cx).is_ready() {
             // dropping the inner body resets whatever feeds it
             this.inner = None;
+            let Some(ending) = this.ending else { return Poll::Ready(None) };
             let mut trailers = HeaderMap::new();
-            trailers.insert("grpc-status", HeaderValue::from(i32::from(this.ending.code)));
-            trailers.insert("grpc-message", HeaderValue::from_static(this.ending.message));
+            trailers.insert("grpc-status", HeaderValue::from(i32::from(ending.code)));
+            trailers.insert("grpc-message", HeaderValue::from_static(ending.message));
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
         inner.as_mut().poll_frame(cx)

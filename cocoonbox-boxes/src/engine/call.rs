@@ -83,7 +83,7 @@ impl Engine {
     ) -> Result<OpenCall, EngineError> {
         let inner = &self.inner;
         let owned = inner.store.owned(owner).await?;
-        let id = pick(&owned, hint.unwrap_or_default())?.record.id.clone();
+        let id = pick(&owned, self.agent.as_ref(), hint.unwrap_or_default())?.record.id.clone();
         drop(owned);
         let hold = if call == CallUse::Use { Some(inner.holds.hold(&id)) } else { None };
         let mut changes = inner.notices.subscribe(&id);

@@ -8,14 +8,11 @@ use cocoonbox_core::backend::{
     Memory, SandboxId,
 };
 use cocoonbox_core::machine::{BoxRecord, Command, Effect, FailureKind, Fresh, Look, SeenClaim};
-use cocoonbox_core::{BoxId, ImageName, OperationId, TenantName, WakeId};
+use cocoonbox_core::{BoxId, ImageName, OperationId, WakeId};
 use cocoonbox_wire::identity::Identity;
 
 use super::Inner;
 use crate::{EngineError, KeeperError};
-
-/// Claims that a user without a limit of boxes may hold on a node.
-const ADMIN_CLAIMS: u32 = 1000;
 
 impl Inner {
     /// Performs one effect; returns what came of it, none where nothing waits for that.
@@ -140,11 +137,7 @@ impl Inner {
         image: &ImageName,
         wake_id: &WakeId,
     ) -> Result<SandboxId, EngineError> {
-        let tenant = TenantName::from(&record.owner);
-        if let Some(tenants) = self.backend.tenants() {
-            let cap = record.limits.max_boxes.map_or(ADMIN_CLAIMS, |most| most.saturating_add(1));
-            tenants.put_tenant(&tenant, cap).await.map_err(EngineError::Backend)?;
-        }
+        let tenant = self.put_tenant(record).await?;
         let mut request = ClaimRequest::new(ClaimRef::from(&record.id), image.clone())
             .with_tenant(tenant)
             .with_size(self.config.size)

@@ -1,5 +1,6 @@
 //! The engine: decides over stored boxes, and lets the backend do what was decided.
 
+mod agent;
 mod call;
 mod config;
 mod effect;
@@ -14,6 +15,7 @@ mod schedule;
 mod serve;
 mod state;
 mod tick;
+mod up;
 mod verb;
 mod watch;
 
@@ -25,6 +27,7 @@ use async_trait::async_trait;
 use cocoonbox_core::backend::SandboxBackend;
 use cocoonbox_core::machine::Fresh;
 use cocoonbox_core::{BoxId, BoxName, Clock, Entropy, OperationId, Turns, UserId, WakeId};
+use tokio::sync::Semaphore;
 
 #[cfg(feature = "grpc")]
 pub(crate) use call::check;
@@ -35,11 +38,13 @@ pub(crate) use effect::text;
 pub use hold::Hold;
 pub use key::IdempotencyKey;
 pub use reconcile::Reconciled;
+pub use up::{KeepUp, Work};
 pub use verb::{Confirm, Page, Started, UsageCount};
 pub use watch::OperationEvents;
 
 use crate::store::{BoxStore, Owned, Stored};
-use crate::{EngineError, StateKeeper};
+use crate::usage::UsageStore;
+use crate::{AgentGrant, EngineError, StateKeeper};
 
 /// Told before a box's sandbox is put to sleep or released, so that what is pooled for it can be closed.
 ///
@@ -56,6 +61,8 @@ pub trait BeforeSleep: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct Engine {
     inner: Arc<Inner>,
+    /// The outside agent that it is asked by.
+    agent: Option<AgentGrant>,
 }
 
 #[derive(Debug)]
@@ -72,6 +79,11 @@ pub(crate) struct Inner {
     turns: Turns<UserId>,
     hooks: RwLock<Vec<Arc<dyn BeforeSleep>>>,
     keeper: RwLock<Option<Arc<dyn StateKeeper>>>,
+    usage: RwLock<Option<Arc<dyn UsageStore>>>,
+    keep_up: RwLock<Vec<Arc<dyn KeepUp>>>,
+    /// The boxes that those who keep boxes up are being asked about.
+    asked: Mutex<HashSet<BoxId>>,
+    questions: Semaphore,
     /// The boxes that a task of this process works on.
     at_work: Mutex<HashSet<BoxId>>,
     work: tokio_util::task::TaskTracker,
@@ -99,10 +111,14 @@ impl Engine {
             turns: Turns::default(),
             hooks: RwLock::default(),
             keeper: RwLock::default(),
+            usage: RwLock::default(),
+            keep_up: RwLock::default(),
+            asked: Mutex::default(),
+            questions: Semaphore::new(serve::MAX_QUESTIONS),
             at_work: Mutex::default(),
             work: tokio_util::task::TaskTracker::new(),
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), agent: None }
     }
 
     /// Adds somebody to be told before a box sleeps.
@@ -114,6 +130,12 @@ impl Engine {
     /// Has boxes saved and restored by `keeper`: by itself before they sleep, and when they are asked to be.
     pub fn with_keeper(self, keeper: Arc<dyn StateKeeper>) -> Self {
         *self.inner.keeper.write().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
+        self
+    }
+
+    /// Has it read from `ledger` what a user's model calls cost.
+    pub fn with_usage(self, ledger: Arc<dyn UsageStore>) -> Self {
+        *self.inner.usage.write().unwrap_or_else(PoisonError::into_inner) = Some(ledger);
         self
     }
 
@@ -141,19 +163,20 @@ impl Inner {
     }
 }
 
-/// Finds the box that `hint` names among `owned`: an id, a name, or nothing for the first.
-fn pick<'a>(owned: &'a Owned, hint: &str) -> Result<&'a Stored, EngineError> {
+/// Finds the box that `hint` names among those of `owned` that the caller sees: an id, a name, or nothing for the first.
+fn pick<'a>(owned: &'a Owned, agent: Option<&AgentGrant>, hint: &str) -> Result<&'a Stored, EngineError> {
+    let mut seen = owned.boxes.iter().filter(|stored| agent::sees(agent, stored));
     if hint.is_empty() {
         let none = || EngineError::NotFound { what: "box yet: ensure one to make it".to_owned() };
-        return owned.boxes.first().ok_or_else(none);
+        return seen.find(|stored| agent::is_own(agent, stored)).ok_or_else(none);
     }
     let found = if let Ok(id) = hint.parse::<BoxId>() {
-        owned.boxes.iter().find(|stored| stored.record.id == id)
+        seen.find(|stored| stored.record.id == id)
     } else {
         let name = hint
             .parse::<BoxName>()
             .map_err(|error| EngineError::Invalid { field: "box", reason: error.rule.to_owned() })?;
-        owned.boxes.iter().find(|stored| stored.record.name == name)
+        seen.find(|stored| stored.record.name == name)
     };
     found.ok_or_else(|| EngineError::NotFound { what: format!("box {hint}") })
 }

@@ -32,7 +32,7 @@ impl Engine {
         let request = format!("rebase {hint} {image}");
         // a call that is repeated finds its box on that image already
         if let Some(key) = &key
-            && let Some(answer) = self.inner.answered(owner, key, &request).await?
+            && let Some(answer) = self.inner.answered(owner, key, &self.spelled(request.clone())).await?
         {
             return Ok(answer);
         }

@@ -10,10 +10,11 @@ use cocoonbox_core::machine::{
 use cocoonbox_core::{BoxId, OperationId};
 use futures::StreamExt as _;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::reconcile::Pending;
+use super::up::{Asked, Work};
 use super::{Engine, Inner, effect};
 use crate::store::{Hint, StoreError, Stored};
 use crate::{EngineError, Moved};
@@ -23,6 +24,10 @@ const PROGRESS: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How long those who keep boxes up have to answer.
+const ANSWER: Duration = Duration::from_secs(15);
+/// How many boxes they are asked about at once.
+pub(super) const MAX_QUESTIONS: usize = 16;
 
 impl Engine {
     /// Keeps the clock until `shutdown`, then waits for the operations that are under way.
@@ -86,6 +91,31 @@ pub(super) fn work(inner: &Arc<Inner>, id: &BoxId, decision: &Decision, written:
     }
     let (task, id, decision) = (Arc::clone(inner), id.clone(), decision.clone());
     inner.work.spawn(async move { carry_out(&task, &id, &decision, written).await });
+}
+
+/// Asks those who keep boxes up about one that nobody uses, and puts it to sleep if none of them says that it is busy.
+///
+/// Nothing waits for their answers: not the minute's look at the other boxes, and not the end of the process.
+pub(super) fn ask(inner: &Arc<Inner>, id: &BoxId) {
+    let (weak, id) = (Arc::downgrade(inner), id.clone());
+    tokio::spawn(async move {
+        let Some(inner) = weak.upgrade() else { return };
+        let Some(_asking) = inner.asking(&id) else { return };
+        if let Err(error) = ask_all(&inner, &id).await {
+            tracing::warn!(box_id = %id, error = effect::text(&error), "a box's clock was not kept");
+        }
+    });
+}
+
+async fn ask_all(inner: &Arc<Inner>, id: &BoxId) -> Result<(), EngineError> {
+    let Ok(_question) = inner.questions.acquire().await else { return Ok(()) };
+    let Some(stored) = inner.store.load(id).await? else { return Ok(()) };
+    for source in inner.who_keeps_up() {
+        if timeout(ANSWER, source.work_in(&stored.record)).await != Ok(Work::Idle) {
+            return Ok(());
+        }
+    }
+    inner.tick_one(&stored, None, Asked::Yes).await
 }
 
 struct AtWork<'a>(&'a Inner, &'a BoxId);
@@ -220,6 +250,9 @@ async fn conclude(
                         if decision.write == Write::Remove {
                             inner.holds.forget(id);
                             forget(inner, &stored.record).await;
+                            if stored.record.agent {
+                                inner.agent_box_left(&stored.record).await;
+                            }
                         }
                         return Some(decision);
                     }

@@ -9,6 +9,7 @@ use cocoonbox_core::machine::{BoxRecord, BoxState, Command, Tally, Write, decide
 use cocoonbox_core::{BoxId, Timestamp};
 
 use super::reconcile::{PAGE, Pending};
+use super::up::{Asked, is_idle_sleep};
 use super::{Engine, Inner, effect, schedule, serve};
 use crate::EngineError;
 use crate::store::{KEY_LIFETIME, StoreError, Stored};
@@ -33,7 +34,7 @@ impl Engine {
         loop {
             let page = inner.store.page(after.as_ref(), PAGE).await?;
             for stored in &page {
-                if let Err(error) = inner.tick_one(stored, claims.as_ref()).await {
+                if let Err(error) = inner.tick_one(stored, claims.as_ref(), Asked::No).await {
                     tracing::warn!(box_id = %stored.record.id, error = effect::text(&error), "a box's clock was not kept");
                 }
             }
@@ -106,14 +107,15 @@ impl Inner {
         Some(claims.into_iter().map(|claim| (claim.id, claim.state)).collect())
     }
 
-    async fn tick_one(
+    pub(super) async fn tick_one(
         self: &Arc<Self>,
         stored: &Stored,
         claims: Option<&HashMap<SandboxId, ClaimState>>,
+        asked: Asked,
     ) -> Result<(), EngineError> {
         let record = &stored.record;
         let now = self.clock.now();
-        let rules = self.config.rules(self.jumps.jumped_at());
+        let rules = self.config.rules(record, self.jumps.jumped_at());
         if let Some(pending) = &record.pending {
             let since = rules.counted_from(pending.started_at, now);
             if !self.at_work(&record.id) && now.since(since) >= ABANDONED {
@@ -147,6 +149,10 @@ impl Inner {
         let command = Command::Tick { rules, held, used_at, next_at, tally, fresh: self.fresh()? };
         let decision = decide(Some(&stored.record), command, now)?;
         if decision.write == Write::Keep {
+            return Ok(());
+        }
+        if asked == Asked::No && is_idle_sleep(&decision, &stored.record) && !self.who_keeps_up().is_empty() {
+            serve::ask(self, &stored.record.id);
             return Ok(());
         }
         let mut change = Self::change(&stored.record.owner, &stored.record.id, Some(&stored), &decision, now);

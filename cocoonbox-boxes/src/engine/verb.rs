@@ -1,17 +1,18 @@
 //! What a person asks for.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use cocoonbox_core::backend::HibernateTo;
 use cocoonbox_core::machine::{
     BoxRecord, BoxState, Command, Decision, Fresh, Limits, NewBox, Refusal, Tally, Write, decide,
 };
-use cocoonbox_core::{BoxId, BoxName, ImageName, NameError, OperationId, Timestamp, UserId};
+use cocoonbox_core::{BoxId, BoxName, GrantId, ImageName, NameError, OperationId, Timestamp, UserId};
 
-use super::{Engine, IdempotencyKey, Inner, pick, schedule, serve};
-use crate::EngineError;
+use super::{Engine, IdempotencyKey, Inner, agent, pick, schedule, serve};
 use crate::store::{Change, Expect, KEY_LIFETIME, KeyedAnswer, Operation, Owned, StoreError, Stored};
+use crate::usage::ModelUsage;
+use crate::{AgentGrant, EngineError};
 
 /// Times a decision is made anew because somebody else wrote first.
 const MAX_TURNS: u32 = 64;
@@ -46,6 +47,8 @@ pub struct UsageCount {
     pub tally: Tally,
     /// What there may be.
     pub limits: Limits,
+    /// What model calls come to.
+    pub models: ModelUsage,
 }
 
 /// A decision that is about to be made: on which box, and with which command.
@@ -53,6 +56,8 @@ struct Plan {
     stored: Option<Stored>,
     box_id: BoxId,
     command: Command,
+    /// The grant that makes the box, where one does.
+    grant: Option<GrantId>,
 }
 
 impl Plan {
@@ -71,7 +76,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::NameTaken`], [`EngineError::TooManyBoxes`], [`EngineError::TooManyRunning`],
-    /// [`EngineError::KeyReused`].
+    /// [`EngineError::KeyReused`]; to an agent [`EngineError::AgentBoxes`], [`EngineError::AgentRunning`] and
+    /// [`EngineError::TooManyAgentBoxes`] in place of the two limits.
     pub async fn create(
         &self,
         owner: &UserId,
@@ -83,22 +89,22 @@ impl Engine {
         let name = name.unwrap_or_else(BoxName::first);
         let image = image.unwrap_or_else(|| self.inner.config.default_image.clone());
         let request = format!("create {name} {image}");
-        let owned_by = owner.clone();
+        let (owned_by, agent) = (owner.clone(), self.agent.clone());
         let plan = move |inner: &Inner, owned: &Owned, fresh: Fresh| {
             if owned.boxes.iter().any(|stored| stored.record.name == name) {
                 return Err(EngineError::NameTaken { name: name.clone() });
             }
-            inner.plan_create(&owned_by, limits, name.clone(), image.clone(), owned, fresh)
+            inner.plan_create(&owned_by, limits, agent.as_ref(), name.clone(), image.clone(), owned, fresh)
         };
         self.begin(owner, key, request, Box::new(plan)).await
     }
 
     /// Brings a box to running: wakes it, starts it, or makes the user's first, under the name that is asked for.
-    /// `hint` is an id, a name, or empty for the first box, which is made as `main`.
+    /// `hint` is an id, a name, or empty for the first box, which is made as `main`, an agent's as `agent`. A box that an
+    /// agent made is never a user's first.
     ///
     /// # Errors
-    /// [`EngineError::NotFound`], [`EngineError::TooManyBoxes`], [`EngineError::TooManyRunning`],
-    /// [`EngineError::KeyReused`].
+    /// [`EngineError::NotFound`], and those of [`create`](Self::create).
     pub async fn ensure(
         &self,
         owner: &UserId,
@@ -106,26 +112,31 @@ impl Engine {
         hint: &str,
         key: Option<IdempotencyKey>,
     ) -> Result<Started, EngineError> {
-        let (hint, owned_by) = (hint.to_owned(), owner.clone());
+        let (hint, owned_by, agent) = (hint.to_owned(), owner.clone(), self.agent.clone());
         let request = format!("ensure {hint}");
         let plan = move |inner: &Inner, owned: &Owned, fresh: Fresh| {
-            if owned.boxes.is_empty() && hint.parse::<BoxId>().is_err() {
+            let agent = agent.as_ref();
+            let found = pick(owned, agent, &hint);
+            let none = !owned.boxes.iter().any(|stored| agent::is_own(agent, stored));
+            if none && found.is_err() && hint.parse::<BoxId>().is_err() {
                 // one that is asked for by name is made under that name
-                let name = if hint.is_empty() { Ok(BoxName::first()) } else { hint.parse() };
+                let name = if hint.is_empty() { Ok(agent::free_name(agent, owned)) } else { hint.parse() };
                 let name = name.map_err(|error: NameError| EngineError::Invalid {
                     field: "box",
                     reason: error.rule.to_owned(),
                 })?;
                 let image = inner.config.default_image.clone();
-                return inner.plan_create(&owned_by, limits, name, image, owned, fresh);
+                if owned.boxes.iter().any(|stored| stored.record.name == name) {
+                    return Err(EngineError::NameTaken { name });
+                }
+                return inner.plan_create(&owned_by, limits, agent, name, image, owned, fresh);
             }
-            let stored = pick(owned, &hint)?.clone();
-            let tally = tally_without(owned, &stored.record.id);
-            Ok(Plan {
-                box_id: stored.record.id.clone(),
-                stored: Some(stored),
-                command: Command::Ensure { fresh, tally, limits },
-            })
+            let stored = found?.clone();
+            let box_id = stored.record.id.clone();
+            let tally = tally_without(owned, &box_id);
+            let agent = agent::share(agent, owned, Some(&box_id));
+            let command = Command::Ensure { fresh, tally, limits, agent };
+            Ok(Plan { box_id, stored: Some(stored), command, grant: None })
         };
         self.begin(owner, key, request, Box::new(plan)).await
     }
@@ -136,10 +147,11 @@ impl Engine {
     /// [`EngineError::NotFound`].
     pub async fn get(&self, owner: &UserId, hint: &str) -> Result<Option<BoxRecord>, EngineError> {
         let owned = self.inner.store.owned(owner).await?;
-        if hint.is_empty() && owned.boxes.is_empty() {
+        let agent = self.agent.as_ref();
+        if hint.is_empty() && !owned.boxes.iter().any(|stored| agent::is_own(agent, stored)) {
             return Ok(None);
         }
-        pick(&owned, hint).map(|stored| Some(stored.record.clone()))
+        pick(&owned, agent, hint).map(|stored| Some(stored.record.clone()))
     }
 
     /// Returns at most `limit` of a user's boxes, oldest first, after the box `after`.
@@ -152,7 +164,8 @@ impl Engine {
         after: Option<&BoxId>,
         limit: usize,
     ) -> Result<Page, EngineError> {
-        let owned = self.inner.store.owned(owner).await?;
+        let mut owned = self.inner.store.owned(owner).await?;
+        owned.boxes.retain(|stored| agent::sees(self.agent.as_ref(), stored));
         let start = match after {
             None => 0,
             Some(after) => {
@@ -242,13 +255,18 @@ impl Engine {
         started.record.ok_or(EngineError::Contended)
     }
 
-    /// Returns how much a user uses.
+    /// Returns how much a user uses, all boxes and all agents together.
     ///
     /// # Errors
     /// [`EngineError::Store`].
     pub async fn usage(&self, owner: &UserId, limits: Limits) -> Result<UsageCount, EngineError> {
-        let owned = self.inner.store.owned(owner).await?;
-        Ok(UsageCount { tally: Tally::of(owned.boxes.iter().map(|stored| &stored.record)), limits })
+        let ledger = self.inner.usage.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let cap = self.inner.config.daily_cap_micros;
+        let models = match ledger {
+            Some(ledger) => ModelUsage::read(ledger.as_ref(), owner, cap, self.inner.clock.now()).await?,
+            None => ModelUsage::none(cap),
+        };
+        Ok(UsageCount { tally: self.inner.tally(owner).await?, limits, models })
     }
 
     pub(super) async fn on_one(
@@ -259,11 +277,11 @@ impl Engine {
         request: String,
         command: impl Fn(Fresh, Timestamp) -> Result<Command, EngineError> + Send + Sync + 'static,
     ) -> Result<Started, EngineError> {
-        let hint = hint.to_owned();
+        let (hint, agent) = (hint.to_owned(), self.agent.clone());
         let plan = move |inner: &Inner, owned: &Owned, fresh: Fresh| {
-            let stored = pick(owned, &hint)?.clone();
+            let stored = pick(owned, agent.as_ref(), &hint)?.clone();
             let command = command(fresh, inner.clock.now())?;
-            Ok(Plan { box_id: stored.record.id.clone(), stored: Some(stored), command })
+            Ok(Plan { box_id: stored.record.id.clone(), stored: Some(stored), command, grant: None })
         };
         self.begin(owner, key, request, Box::new(plan)).await
     }
@@ -277,6 +295,7 @@ impl Engine {
         plan: Planner,
     ) -> Result<Started, EngineError> {
         let (inner, owner) = (Arc::clone(&self.inner), owner.clone());
+        let request = self.spelled(request);
         serve::run_on(
             &self.inner,
             async move { inner.begin(&owner, key.map(|key| (key, request)), plan).await },
@@ -300,10 +319,12 @@ fn tally_without(owned: &Owned, id: &BoxId) -> Tally {
 }
 
 impl Inner {
+    #[expect(clippy::too_many_arguments, reason = "the parts of one command")]
     fn plan_create(
         &self,
         owner: &UserId,
         limits: Limits,
+        agent: Option<&AgentGrant>,
         name: BoxName,
         image: ImageName,
         owned: &Owned,
@@ -312,7 +333,9 @@ impl Inner {
         let id = BoxId::random(self.entropy.as_ref())?;
         let tally = Tally::of(owned.boxes.iter().map(|stored| &stored.record));
         let new = NewBox { id: id.clone(), owner: owner.clone(), name, image };
-        Ok(Plan { stored: None, box_id: id, command: Command::Create { new, fresh, tally, limits } })
+        let share = agent::share(agent, owned, None);
+        let command = Command::Create { new, fresh, tally, limits, agent: share };
+        Ok(Plan { stored: None, box_id: id, command, grant: agent.map(|agent| agent.id.clone()) })
     }
 
     async fn begin(
@@ -341,7 +364,7 @@ impl Inner {
                 turns += 1;
                 continue;
             }
-            let Plan { stored, box_id, command } = plan;
+            let Plan { stored, box_id, command, grant } = plan;
             let in_doubt = |record: &BoxRecord| (record.unsettled || record.away) && record.pending.is_none();
             if !looked && stored.as_ref().is_some_and(|stored| in_doubt(&stored.record)) {
                 drop(turn);
@@ -369,7 +392,8 @@ impl Inner {
             if decision.write == Write::Keep && key.is_none() {
                 return Ok(started);
             }
-            let mut change = Self::change(owner, &box_id, stored.as_ref(), &decision, now);
+            let change = Self::change(owner, &box_id, stored.as_ref(), &decision, now);
+            let mut change = change.with_grant(grant);
             if decision.admits {
                 change = change.with_admits(owned.admissions);
             }

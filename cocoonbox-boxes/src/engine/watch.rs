@@ -9,7 +9,7 @@ use cocoonbox_core::{BoxId, OperationId, UserId};
 use futures::Stream;
 use tokio::sync::watch;
 
-use super::{Engine, Inner, Started};
+use super::{Engine, Inner, Started, agent};
 use crate::EngineError;
 
 /// An operation's events, in their order, to its last.
@@ -31,7 +31,19 @@ impl Engine {
         if head.owner != *owner {
             return Err(missing());
         }
+        if self.agent.is_some() {
+            let stored = self.inner.store.load(&head.box_id).await?;
+            if !stored.is_some_and(|stored| agent::sees(self.agent.as_ref(), &stored)) {
+                return Err(missing());
+            }
+        }
         Ok(Inner::follow(Arc::clone(&self.inner), head.box_id, operation.clone(), after))
+    }
+
+    /// Follows what a verb began, from its first event; none when there was nothing to be done.
+    pub fn follow(&self, started: &Started) -> Option<OperationEvents> {
+        let operation = started.operation.clone()?;
+        Some(Inner::follow(Arc::clone(&self.inner), started.box_id.clone(), operation, 0))
     }
 
     /// Waits for an operation's last event.

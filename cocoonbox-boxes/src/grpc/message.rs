@@ -1,11 +1,12 @@
 //! The wire's messages, from the engine's words.
 
+use cocoonbox_core::Timestamp;
 use cocoonbox_core::backend::Memory;
 use cocoonbox_core::machine::{BoxRecord, BoxState, OperationEvent, Phase, Schedule};
-use cocoonbox_core::{ImageName, Timestamp};
 use cocoonbox_wire::control::v1 as wire;
 
-use crate::{SaveInfo, SavedEntryInfo};
+use crate::usage::Spent;
+use crate::{EngineConfig, SaveInfo, SavedEntryInfo, UsageCount};
 
 fn millis(at: Option<Timestamp>) -> i64 {
     at.map_or(0, Timestamp::millis)
@@ -92,14 +93,8 @@ fn schedule(schedule: Schedule) -> wire::Schedule {
     }
 }
 
-/// Returns the newest image that a box of `image` could move to: the default one, when both have one name.
-fn latest(image: &ImageName, default: &ImageName) -> String {
-    let name = |image: &ImageName| image.as_str().split(':').next().map(str::to_owned);
-    if name(image) == name(default) { default.to_string() } else { image.to_string() }
-}
-
-pub(super) fn one(record: BoxRecord, default_image: &ImageName) -> wire::Box {
-    let latest_image = latest(&record.image, default_image);
+pub(super) fn one(record: BoxRecord, config: &EngineConfig) -> wire::Box {
+    let latest_image = config.latest_of(&record.image).to_string();
     let runs = matches!(record.state, BoxState::Running);
     wire::Box {
         id: record.id.to_string(),
@@ -116,7 +111,34 @@ pub(super) fn one(record: BoxRecord, default_image: &ImageName) -> wire::Box {
         operation_id: record.pending.map(|pending| pending.operation.to_string()).unwrap_or_default(),
         schedule: record.schedule.map(schedule),
         sleep_at_ms: millis(record.sleep_at),
+        agent: record.agent,
         wake_id: record.wake_id.filter(|_| runs).map(|wake| wake.to_string()).unwrap_or_default(),
+    }
+}
+
+fn model_calls(spent: Spent) -> wire::ModelCalls {
+    wire::ModelCalls {
+        calls: spent.calls as i64,
+        input_tokens: spent.input_tokens as i64,
+        output_tokens: spent.output_tokens as i64,
+        cost_micros: spent.cost_micros as i64,
+    }
+}
+
+pub(super) fn usage(usage: &UsageCount) -> wire::UsageReply {
+    let UsageCount { tally, limits, models } = usage;
+    wire::UsageReply {
+        boxes: tally.boxes.into(),
+        running: tally.running.into(),
+        max_boxes: limits.max_boxes.unwrap_or(0).into(),
+        max_running: limits.max_running.unwrap_or(0).into(),
+        agent_boxes: tally.agent_boxes.into(),
+        max_agent_boxes: limits.max_agent_boxes.unwrap_or(0).into(),
+        today: Some(model_calls(models.today)),
+        month: Some(model_calls(models.month)),
+        daily_cap_micros: models.daily_cap_micros as i64,
+        default_cap: models.default_cap,
+        remaining_today_micros: models.remaining_today_micros() as i64,
     }
 }
 

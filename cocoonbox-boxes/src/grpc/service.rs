@@ -28,7 +28,7 @@ impl Boxes {
     }
 
     fn message(&self, record: cocoonbox_core::machine::BoxRecord) -> wire::Box {
-        message::one(record, &self.engine.config().default_image)
+        message::one(record, self.engine.config())
     }
 
     async fn reply(
@@ -315,11 +315,6 @@ impl BoxesService for Boxes {
     ) -> Result<Response<wire::UsageReply>, Status> {
         let caller = caller(&request)?;
         let usage = self.engine.usage(&caller.user, caller.limits).await?;
-        Ok(Response::new(wire::UsageReply {
-            boxes: usage.tally.boxes.into(),
-            running: usage.tally.running.into(),
-            max_boxes: usage.limits.max_boxes.unwrap_or(0).into(),
-            max_running: usage.limits.max_running.unwrap_or(0).into(),
-        }))
+        Ok(Response::new(message::usage(&usage)))
     }
 }

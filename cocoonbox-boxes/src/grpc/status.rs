@@ -17,7 +17,11 @@ impl From<EngineError> for Status {
                 Code::InvalidArgument
             }
             EngineError::NameTaken { .. } | EngineError::KeyReused => Code::AlreadyExists,
-            EngineError::TooManyBoxes { .. } | EngineError::TooManyRunning { .. } => Code::ResourceExhausted,
+            EngineError::TooManyBoxes { .. }
+            | EngineError::TooManyRunning { .. }
+            | EngineError::AgentBoxes { .. }
+            | EngineError::AgentRunning { .. }
+            | EngineError::TooManyAgentBoxes { .. } => Code::ResourceExhausted,
             EngineError::WrongState { .. }
             | EngineError::Unconfirmed { .. }
             | EngineError::Keeper(KeeperError::Held { .. }) => Code::FailedPrecondition,

@@ -76,7 +76,11 @@ impl Tables {
                     return Err(StoreError::NameTaken { name: record.name });
                 }
                 let revision = held.unwrap_or(0) + 1;
-                self.boxes.insert(change.box_id.clone(), Stored::new(*record, revision));
+                let grant = match self.boxes.get(&change.box_id) {
+                    Some(stored) => stored.grant.clone(),
+                    None => change.grant,
+                };
+                self.boxes.insert(change.box_id.clone(), Stored::new(*record, revision).with_grant(grant));
                 revision
             }
         };

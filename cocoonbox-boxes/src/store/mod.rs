@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cocoonbox_core::machine::{BoxRecord, OperationEvent, Verb, Write};
-use cocoonbox_core::{BoxId, OperationId, Timestamp, UserId};
+use cocoonbox_core::{BoxId, GrantId, OperationId, Timestamp, UserId};
 use futures::Stream;
 
 pub use error::StoreError;
@@ -37,12 +37,20 @@ pub struct Stored {
     pub record: BoxRecord,
     /// What a write that rests on it must expect.
     pub revision: Revision,
+    /// The grant of the outside agent that made the box; none for a box of its owner's own.
+    pub grant: Option<GrantId>,
 }
 
 impl Stored {
-    /// Puts a record and its revision together.
+    /// Puts a record and its revision together; the box is of its owner's own.
     pub const fn new(record: BoxRecord, revision: Revision) -> Self {
-        Self { record, revision }
+        Self { record, revision, grant: None }
+    }
+
+    /// Says which grant made the box.
+    pub fn with_grant(mut self, grant: Option<GrantId>) -> Self {
+        self.grant = grant;
+        self
     }
 }
 
@@ -148,6 +156,8 @@ pub struct Change {
     pub admits: Option<Revision>,
     /// What becomes of the record.
     pub write: Write,
+    /// The grant that makes the box, where the box is new and an outside agent's.
+    pub grant: Option<GrantId>,
     /// An operation that begins.
     pub operation: Option<Operation>,
     /// Events to append.
@@ -159,7 +169,22 @@ pub struct Change {
 impl Change {
     /// Writes `write` if `expect` holds.
     pub const fn new(box_id: BoxId, owner: UserId, expect: Expect, write: Write) -> Self {
-        Self { box_id, owner, expect, admits: None, write, operation: None, events: Vec::new(), key: None }
+        Self {
+            box_id,
+            owner,
+            expect,
+            admits: None,
+            write,
+            grant: None,
+            operation: None,
+            events: Vec::new(),
+            key: None,
+        }
+    }
+    /// Notes which grant makes the box.
+    pub fn with_grant(mut self, grant: Option<GrantId>) -> Self {
+        self.grant = grant;
+        self
     }
     /// Makes it an admission that rests on the owner's count.
     pub const fn with_admits(mut self, admissions: Revision) -> Self {
@@ -206,6 +231,8 @@ pub type Hints = Pin<Box<dyn Stream<Item = Hint> + Send>>;
 ///   [`StoreError::Conflict`] and nothing is written. Revisions of one box only grow; a removed box has none.
 /// - **Names** are unique among an owner's boxes: [`StoreError::NameTaken`]. **Keys** are unique among an owner's keys
 ///   of the last 24 hours: [`StoreError::KeyTaken`]; an older one is replaced.
+/// - **Grants.** Which grant made a box is written with the box, stays as it is while the box is there, and goes with it; a
+///   change of a box that is there already says nothing of it.
 /// - **Order.** [`owned`](Self::owned) is oldest first, by time and then id; [`page`](Self::page) goes by id. Events
 ///   are in their sequence, and the same sequence twice is a conflict.
 /// - What is not there is `None` or empty, never an error. Operations and their events outlive their box until

@@ -16,18 +16,26 @@ use super::{
 const CHANNEL: &str = "cocoonbox_boxes";
 
 /// The tables of this crate.
-pub const MIGRATIONS: Migrations =
-    Migrations::new("boxes", &[Migration::new(1, "boxes", include_str!("../../migrations/0001_boxes.sql"))]);
+pub const MIGRATIONS: Migrations = Migrations::new(
+    "boxes",
+    &[
+        Migration::new(1, "boxes", include_str!("../../migrations/0001_boxes.sql")),
+        Migration::new(2, "agents", include_str!("../../migrations/0002_agents.sql")),
+    ],
+);
 
-const LOAD: &str = "SELECT record, revision FROM boxes WHERE id = $1";
-const OWNED: &str = "SELECT box_owners.admissions, boxes.record, boxes.revision
+const LOAD: &str = "SELECT record, revision, grant_id FROM boxes
+    LEFT JOIN oauth_boxes ON box_id = id WHERE id = $1";
+const OWNED: &str = "SELECT box_owners.admissions, boxes.record, boxes.revision, oauth_boxes.grant_id
     FROM (SELECT CAST($1 AS TEXT) AS owner) AS asked
     LEFT JOIN box_owners ON box_owners.owner = asked.owner LEFT JOIN boxes ON boxes.owner = asked.owner
+    LEFT JOIN oauth_boxes ON oauth_boxes.box_id = boxes.id
     ORDER BY boxes.created_at, boxes.id";
-const PAGE: &str = "SELECT record, revision FROM boxes WHERE id > $1 ORDER BY id LIMIT $2";
-const INSERT: &str =
-    "INSERT INTO boxes (id, owner, name, created_at, revision, record) VALUES ($1, $2, $3, $4, 1, $5)
-    ON CONFLICT (id) DO NOTHING";
+const PAGE: &str = "SELECT record, revision, grant_id FROM boxes
+    LEFT JOIN oauth_boxes ON box_id = id WHERE id > $1 ORDER BY id LIMIT $2";
+const INSERT: &str = "INSERT INTO boxes (id, owner, name, created_at, revision, record, agent)
+    VALUES ($1, $2, $3, $4, 1, $5, CAST($6 AS BIGINT) <> 0) ON CONFLICT (id) DO NOTHING";
+const GRANT: &str = "INSERT INTO oauth_boxes (box_id, grant_id) VALUES ($1, $2)";
 const UPDATE: &str =
     "UPDATE boxes SET name = $1, record = $2, revision = revision + 1 WHERE id = $3 AND revision = $4";
 const TOUCH: &str = "UPDATE boxes SET revision = revision WHERE id = $1 AND revision = $2";
@@ -59,6 +67,7 @@ pub const STATEMENTS: &[&str] = &[
     OWNED,
     PAGE,
     INSERT,
+    GRANT,
     UPDATE,
     TOUCH,
     TOUCH_ANY,
@@ -124,32 +133,37 @@ where
     text.parse().map_err(|error: T::Err| StoreError::Corrupt { what, source: Some(Box::new(error)) })
 }
 
-fn stored((record, revision): (String, i64)) -> Result<Stored, StoreError> {
-    Ok(Stored::new(from_json::<BoxRecord>("box", &record)?, revision as u64))
+fn stored((record, revision, grant): Row) -> Result<Stored, StoreError> {
+    let grant = grant.map(|grant| parsed("grant id", &grant)).transpose()?;
+    Ok(Stored::new(from_json::<BoxRecord>("box", &record)?, revision as u64).with_grant(grant))
 }
+
+/// A record, its revision and the grant that made it.
+type Row = (String, i64, Option<String>);
 
 #[async_trait]
 impl BoxStore for SqlStore {
     async fn load(&self, id: &BoxId) -> Result<Option<Stored>, StoreError> {
-        let row: Option<(String, i64)> =
+        let row: Option<Row> =
             on!(self.db, pool => sqlx::query_as(LOAD).bind(id.as_str()).fetch_optional(pool).await)
                 .map_err(DbError::from)?;
         row.map(stored).transpose()
     }
 
     async fn owned(&self, owner: &UserId) -> Result<Owned, StoreError> {
-        let rows: Vec<(Option<i64>, Option<String>, Option<i64>)> =
+        let rows: Vec<(Option<i64>, Option<String>, Option<i64>, Option<String>)> =
             on!(self.db, pool => sqlx::query_as(OWNED).bind(owner.as_str()).fetch_all(pool).await)
                 .map_err(DbError::from)?;
         let admissions = rows.first().and_then(|(admissions, ..)| *admissions).unwrap_or(0);
         // a user without boxes is one row without a box
-        let boxes = rows.into_iter().filter_map(|(_, record, revision)| record.zip(revision));
+        let boxes =
+            rows.into_iter().filter_map(|(_, record, revision, grant)| Some((record?, revision?, grant)));
         Ok(Owned::new(boxes.map(stored).collect::<Result<_, _>>()?, admissions as u64))
     }
 
     async fn page(&self, after: Option<&BoxId>, limit: u32) -> Result<Vec<Stored>, StoreError> {
         let after = after.map_or("", BoxId::as_str);
-        let rows: Vec<(String, i64)> = on!(self.db, pool => {
+        let rows: Vec<Row> = on!(self.db, pool => {
             sqlx::query_as(PAGE).bind(after).bind(i64::from(limit)).fetch_all(pool).await
         })
         .map_err(DbError::from)?;
@@ -157,7 +171,7 @@ impl BoxStore for SqlStore {
     }
 
     async fn commit(&self, change: Change) -> Result<Revision, StoreError> {
-        let Change { box_id, owner, expect, admits, write, operation, events, key } = change;
+        let Change { box_id, owner, expect, admits, write, grant, operation, events, key } = change;
         let id = box_id.as_str();
         let mut batch = Batch::new();
         // in the batch's order
@@ -173,9 +187,14 @@ impl BoxStore for SqlStore {
                         record.name.as_str().into(),
                         record.created_at.micros().into(),
                         to_json("box", record)?.into(),
+                        i64::from(record.agent).into(),
                     ],
                 );
                 promises.push(Promise::Current);
+                if let Some(grant) = grant {
+                    batch.push(GRANT, [id.into(), grant.as_str().into()]);
+                    promises.push(Promise::None);
+                }
             }
             (Write::Put(record), Expect::Revision(revision)) => {
                 let json = to_json("box", record)?;

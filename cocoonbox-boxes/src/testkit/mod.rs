@@ -4,16 +4,19 @@
 //! pass. Each test uses owners and boxes of its own, so that they may share one store.
 
 pub mod keeper;
+pub mod usage;
 
 use std::collections::BTreeSet;
 
 use cocoonbox_core::machine::{
     BoxRecord, Command, Decision, Fresh, Limits, NewBox, OperationEvent, Tally, Write, decide,
 };
-use cocoonbox_core::{BoxId, ImageName, OperationId, SystemEntropy, Timestamp, UserId, WakeId};
+use cocoonbox_core::{BoxId, GrantId, ImageName, OperationId, SystemEntropy, Timestamp, UserId, WakeId};
 use futures::StreamExt as _;
 
-use crate::store::{BoxStore, Change, Expect, Hint, KEY_LIFETIME, KeyedAnswer, Operation, StoreError};
+use crate::store::{
+    BoxStore, Change, Expect, Hint, KEY_LIFETIME, KeyedAnswer, Operation, StoreError, Stored,
+};
 
 /// Makes one test of each part of the suite; the expression makes an empty store, and may await and return.
 ///
@@ -33,6 +36,7 @@ macro_rules! box_store_conformance {
             admissions_that_rest_on_an_old_count_are_refused
             a_key_is_taken_once_a_day
             a_removed_box_leaves_its_operations
+            which_grant_made_a_box_stays_with_it
             boxes_are_oldest_first_and_pages_are_whole
             events_keep_their_order_and_their_cursor
             only_what_is_over_and_old_is_pruned
@@ -72,7 +76,8 @@ fn created(owner: &UserId, name: &str, now: Timestamp) -> (BoxRecord, Change) {
         name: name.parse().expect("a box name"),
         image: ImageName::host(),
     };
-    let command = Command::Create { new, fresh: fresh(), tally: Tally::default(), limits: Limits::default() };
+    let (fresh, tally, limits) = (fresh(), Tally::default(), Limits::default());
+    let command = Command::Create { new, fresh, tally, limits, agent: None };
     let decision = decide(None, command, now).expect("there are no limits");
     let record = decision.record(None).expect("a box is made").clone();
     let change = spelled(&record, Expect::Absent, decision, now);
@@ -256,6 +261,34 @@ pub async fn a_removed_box_leaves_its_operations(store: &dyn BoxStore) {
     assert!(store.owned(&record.owner).await.expect("read").boxes.is_empty());
     assert_eq!(events(store, &operation_of(&record)).await.len(), 1);
     assert!(is_conflict(store.commit(remove).await));
+}
+
+/// Which grant made a box is read back with it, whatever is written later, and goes with the box.
+pub async fn which_grant_made_a_box_stays_with_it(store: &dyn BoxStore) {
+    let owner = owner();
+    let [grant, other] = [0; 2].map(|_| GrantId::random(&SystemEntropy).expect("entropy"));
+    let (record, change) = created(&owner, "agents", NOW);
+    store.commit(change.with_grant(Some(grant.clone()))).await.expect("written");
+    let own = add(store, &owner, "own", NOW).await;
+    let later = put(&record, 1, renamed(&record, "later")).with_grant(Some(other));
+    store.commit(later).await.expect("written");
+    let grant_of = |stored: &Stored| (stored.record.id.clone(), stored.grant.clone());
+    let expected = BTreeSet::from([(record.id.clone(), Some(grant)), (own.id.clone(), None)]);
+    let owned = store.owned(&owner).await.expect("read");
+    assert_eq!(owned.boxes.iter().map(grant_of).collect::<BTreeSet<_>>(), expected);
+    for (id, _) in &expected {
+        let loaded = store.load(id).await.expect("read").expect("there");
+        assert!(expected.contains(&grant_of(&loaded)));
+        let page = store.page(None, 10_000).await.expect("read");
+        let paged = page.iter().find(|stored| stored.record.id == *id);
+        assert!(paged.is_some_and(|stored| expected.contains(&grant_of(stored))));
+    }
+    let remove = Change::new(record.id.clone(), owner.clone(), Expect::Revision(2), Write::Remove);
+    store.commit(remove).await.expect("removed");
+    // the same id once more, of its owner's own
+    let again = Change::new(record.id.clone(), owner, Expect::Absent, Write::Put(Box::new(record.clone())));
+    store.commit(again).await.expect("written");
+    assert_eq!(store.load(&record.id).await.expect("read").expect("there").grant, None);
 }
 
 /// An owner's boxes come by age, all boxes by id, page by page, each once.

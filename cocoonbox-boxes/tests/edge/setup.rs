@@ -98,7 +98,7 @@ impl World {
             user: UserId::random(self.entropy.as_ref()).unwrap(),
             admin: false,
             agent: None,
-            limits: Limits { max_boxes: Some(1), max_running: Some(1) },
+            limits: Limits { max_boxes: Some(1), max_running: Some(1), max_agent_boxes: None },
             ended: CancellationToken::new(),
         };
         self.tokens.0.lock().unwrap().insert(token.to_owned(), caller.clone());

@@ -36,7 +36,7 @@ async fn a_call_wakes_the_box_and_reaches_it() {
 #[tokio::test]
 async fn a_call_keeps_to_the_limits() {
     let (world, ana) = (World::new().await, user());
-    let limits = Limits { max_boxes: None, max_running: Some(1) };
+    let limits = Limits { max_boxes: None, max_running: Some(1), max_agent_boxes: None };
     world.running(&ana).await;
     let started = world.engine.hibernate(&ana, "", HibernateTo::Memory, None).await.unwrap();
     world.last(&ana, &started).await;

@@ -1,6 +1,7 @@
 //! Stories of the engine, on stores and backends in memory and a clock that is moved by hand.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
+mod agents;
 mod away;
 mod call;
 mod clock;

@@ -15,7 +15,7 @@ use crate::setup::{World, user};
 
 type Client = BoxesClient<BoxesServer<grpc::Boxes>>;
 
-const LIMITS: Limits = Limits { max_boxes: Some(2), max_running: Some(1) };
+const LIMITS: Limits = Limits { max_boxes: Some(2), max_running: Some(1), max_agent_boxes: None };
 
 fn client(world: &World) -> Client {
     BoxesClient::new(grpc::service(Arc::new(world.engine.clone())))
@@ -94,7 +94,17 @@ async fn a_box_lives_through_the_service() {
     let rename = wire::RenameRequest { r#box: String::new(), name: "home".to_owned() };
     assert_eq!(boxes.rename(by(&ana, rename)).await.unwrap().into_inner().name, "home");
     let usage = boxes.usage(by(&ana, wire::UsageRequest {})).await.unwrap().into_inner();
-    assert_eq!(usage, wire::UsageReply { boxes: 1, running: 1, max_boxes: 2, max_running: 1 });
+    let expected = wire::UsageReply {
+        boxes: 1,
+        running: 1,
+        max_boxes: 2,
+        max_running: 1,
+        today: Some(wire::ModelCalls::default()),
+        month: Some(wire::ModelCalls::default()),
+        default_cap: true,
+        ..Default::default()
+    };
+    assert_eq!(usage, expected);
     let list = boxes.list(by(&ana, wire::ListRequest::default())).await.unwrap().into_inner();
     assert_eq!((list.boxes.len(), list.next_page_token.as_str()), (1, ""));
 

@@ -15,7 +15,7 @@ pub(crate) type Store = FaultyStore<MemoryStore>;
 pub(crate) type Backend = FaultyBackend<Arc<MemoryBackend>>;
 
 /// No limits.
-pub(crate) const FREE: Limits = Limits { max_boxes: None, max_running: None };
+pub(crate) const FREE: Limits = Limits { max_boxes: None, max_running: None, max_agent_boxes: None };
 
 /// A noon that is no special day anywhere.
 pub(crate) const NOON: Timestamp = Timestamp::from_millis(1_780_315_200_000);

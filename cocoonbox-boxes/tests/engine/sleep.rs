@@ -133,7 +133,7 @@ async fn a_call_keeps_a_scheduled_box_up_until_it_ends() {
 #[tokio::test]
 async fn a_scheduled_wake_without_a_place_is_left_out() {
     let (world, ana) = (World::new().await, user());
-    let limits = Limits { max_boxes: None, max_running: Some(1) };
+    let limits = Limits { max_boxes: None, max_running: Some(1), max_agent_boxes: None };
     asleep_with_schedule(&world, &ana, "1 14 * * *", 5).await;
     // the limits that a call brings along are those that the schedule keeps to
     let one = world.engine.ensure(&ana, limits, "main", None).await.unwrap();

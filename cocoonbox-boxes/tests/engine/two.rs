@@ -28,7 +28,7 @@ async fn an_operation_of_one_engine_is_watched_at_the_other() {
 async fn limits_hold_over_both() {
     let (one, two) = two().await;
     let ana = user();
-    let limits = Limits { max_boxes: Some(4), max_running: Some(2) };
+    let limits = Limits { max_boxes: Some(4), max_running: Some(2), max_agent_boxes: None };
     let create = |n: u32| {
         let engine = if n.is_multiple_of(2) { &one.engine } else { &two.engine };
         engine.create(&ana, limits, Some(format!("b{n}").parse().unwrap()), None, None)

@@ -107,7 +107,7 @@ async fn a_backend_that_keeps_no_memory_is_believed() {
 #[tokio::test]
 async fn limits_hold_at_create_and_at_ensure() {
     let (world, ana) = (World::new().await, user());
-    let limits = Limits { max_boxes: Some(2), max_running: Some(1) };
+    let limits = Limits { max_boxes: Some(2), max_running: Some(1), max_agent_boxes: None };
     let create = |name: &str| world.engine.create(&ana, limits, Some(name.parse().unwrap()), None, None);
     let one = create("one").await.unwrap();
     assert!(
@@ -131,7 +131,7 @@ async fn limits_hold_at_create_and_at_ensure() {
 #[tokio::test]
 async fn of_many_creates_at_once_no_more_than_allowed_succeed() {
     let (world, ana) = (World::new().await, user());
-    let limits = Limits { max_boxes: Some(3), max_running: Some(2) };
+    let limits = Limits { max_boxes: Some(3), max_running: Some(2), max_agent_boxes: None };
     let create =
         |n: u32| world.engine.create(&ana, limits, Some(format!("b{n}").parse().unwrap()), None, None);
     let made = futures::future::join_all((0..12).map(create)).await;
@@ -143,7 +143,7 @@ async fn of_many_creates_at_once_no_more_than_allowed_succeed() {
 #[tokio::test]
 async fn a_node_holds_one_claim_more_than_a_user_may_have_boxes() {
     let (world, ana) = (World::new().await, user());
-    let limits = Limits { max_boxes: Some(1), max_running: None };
+    let limits = Limits { max_boxes: Some(1), max_running: None, max_agent_boxes: None };
     world.engine.ensure(&ana, limits, "", None).await.unwrap();
     world.engine.drained().await;
     // what the node itself would refuse, were the engine wrong
@@ -404,7 +404,7 @@ async fn what_did_not_happen_is_put_back() {
 #[tokio::test]
 async fn a_backend_in_the_dark_leaves_a_box_that_is_settled_later() {
     let (world, ana) = (World::new().await, user());
-    let limits = Limits { max_boxes: None, max_running: Some(1) };
+    let limits = Limits { max_boxes: None, max_running: Some(1), max_agent_boxes: None };
     world.running(&ana).await;
     world.backend.fail_next(Method::Hibernate, Fault::After);
     world.backend.fail_always(Method::Find, Some(Fault::Before));

@@ -250,7 +250,7 @@ Examples:
 
 /// How to sign in.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
+#[group(required = false, multiple = false)]
 #[non_exhaustive]
 pub struct LoginArgs {
     /// Print the address for a browser elsewhere, and read what comes back from standard input
@@ -261,24 +261,7 @@ pub struct LoginArgs {
     pub link: bool,
     /// Use a token that exists, read from standard input or asked for
     #[arg(long, value_name = "-", num_args = 0..=1, default_missing_value = "-")]
-    pub token: Option<StandardInput>,
-}
-
-/// `-`: a secret is never an argument.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct StandardInput;
-
-impl std::str::FromStr for StandardInput {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        if text == "-" {
-            Ok(Self)
-        } else {
-            Err("a token is no argument: other users could read it; send it to standard input")
-        }
-    }
+    pub token: Option<String>,
 }
 
 /// How to sign out.

@@ -20,7 +20,7 @@ mod verb;
 pub use args::{
     BoxVerb, CheckArgs, Cli, ConfigVerb, CpArgs, CreateArgs, DevicesArgs, DevicesVerb, DoctorArgs, Global,
     HibernateArgs, LoginArgs, LogoutArgs, NamedArgs, PruneArgs, RenameArgs, RmArgs, ScheduleArgs,
-    StandardInput, StateKeyVerb, UpArgs, UpgradeArgs, Verb,
+    StateKeyVerb, UpArgs, UpgradeArgs, Verb,
 };
 pub use environment::{Environment, Io};
 pub use error::{CliError, exit};

@@ -293,7 +293,7 @@ impl Boxes for Server {
     async fn usage(&self, request: Request<UsageRequest>) -> Answer<UsageReply> {
         self.authorized(&request)?;
         let boxes = self.lock().boxes.len().try_into().unwrap_or(i64::MAX);
-        Ok(Response::new(UsageReply { boxes, running: boxes, max_boxes: 2, max_running: 0 }))
+        Ok(Response::new(UsageReply { boxes, running: boxes, max_boxes: 2, ..UsageReply::default() }))
     }
     async fn save(&self, _: Request<SaveRequest>) -> Answer<OperationReply> {
         Err(Status::unimplemented("saves"))

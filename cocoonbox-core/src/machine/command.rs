@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BoxRecord, BoxState, Limits, Phase, Schedule, Tally, Verb};
+use super::{AgentShare, BoxRecord, BoxState, Limits, Phase, Schedule, Tally, Verb};
 use crate::backend::{ClaimState, HibernateTo, Memory, SandboxId};
 use crate::{BoxId, BoxName, ImageName, OperationId, Retry, Timestamp, UserId, WakeId};
 
@@ -89,6 +89,8 @@ pub enum Command {
         tally: Tally,
         /// What the owner may have.
         limits: Limits,
+        /// The share of the outside agent that makes it, where one does.
+        agent: Option<AgentShare>,
     },
     /// A box of another server is taken in: its saves were found. Without a record, too.
     Adopt {
@@ -107,6 +109,8 @@ pub enum Command {
         tally: Tally,
         /// What the owner may have.
         limits: Limits,
+        /// The share, without this box, of the outside agent that asks, where one does.
+        agent: Option<AgentShare>,
     },
     /// The person puts the box to sleep.
     Hibernate {
@@ -521,6 +525,30 @@ pub enum Refusal {
         /// How many may.
         max: u32,
     },
+    /// The outside agent has made as many boxes as it was allowed.
+    #[error("the agent has {have} of the {max} boxes that it was allowed")]
+    AgentBoxes {
+        /// How many it has.
+        have: u32,
+        /// How many it may have.
+        max: u32,
+    },
+    /// As many of the outside agent's boxes run as it was allowed.
+    #[error("{have} of the {max} boxes that the agent may run at once are running")]
+    AgentRunning {
+        /// How many run.
+        have: u32,
+        /// How many may.
+        max: u32,
+    },
+    /// The owner's agents have made as many boxes as allowed, all together.
+    #[error("agents have made {have} of {max} boxes")]
+    TooManyAgentBoxes {
+        /// How many there are.
+        have: u32,
+        /// How many there may be.
+        max: u32,
+    },
     /// The box's state forbids it.
     #[error("the box is {state}")]
     WrongState {
@@ -549,6 +577,9 @@ impl Refusal {
             Self::Busy { .. }
             | Self::TooManyBoxes { .. }
             | Self::TooManyRunning { .. }
+            | Self::AgentBoxes { .. }
+            | Self::AgentRunning { .. }
+            | Self::TooManyAgentBoxes { .. }
             | Self::WrongState { .. }
             | Self::Away { .. } => Retry::Later,
             Self::Stale { .. } => Retry::LookFirst,

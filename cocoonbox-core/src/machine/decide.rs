@@ -1,7 +1,7 @@
 use super::settle::{Blame, settle};
 use super::{
-    BoxRecord, BoxState, Bytes, Cause, Command, Decision, Effect, FailureKind, Fresh, Limits, Look, NewBox,
-    OperationEvent, Pending, Phase, Refusal, SleepRules, Tally, Verb, Write,
+    AgentShare, BoxRecord, BoxState, Bytes, Cause, Command, Decision, Effect, FailureKind, Fresh, Limits,
+    Look, NewBox, OperationEvent, Pending, Phase, Refusal, SleepRules, Tally, Verb, Write,
 };
 use crate::backend::{HibernateTo, Memory, SandboxId};
 use crate::{ImageName, OperationId, Timestamp, WakeId};
@@ -11,10 +11,15 @@ use crate::{ImageName, OperationId, Timestamp, WakeId};
 /// # Errors
 /// [`Refusal`], when it does nothing.
 pub fn decide(record: Option<&BoxRecord>, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
-    if let Command::Create { new, fresh, tally, limits } = command {
-        admit_box(tally, limits)?;
-        admit_running(tally, limits)?;
-        let record = first(new, limits, now);
+    if let Command::Create { new, fresh, tally, limits, agent } = command {
+        match agent {
+            None => {
+                admit_box(tally, limits)?;
+                admit_running(tally, limits)?;
+            }
+            Some(share) => admit_agent_box(share, tally, limits)?,
+        }
+        let record = BoxRecord { agent: agent.is_some(), ..first(new, limits, now) };
         return Ok(Decision { admits: true, ..start(record, Verb::Create, Cause::Person, &fresh, now) });
     }
     if let Command::Adopt { new, saved_at, limits } = command {
@@ -34,7 +39,7 @@ pub fn decide(record: Option<&BoxRecord>, command: Command, now: Timestamp) -> R
     let record = record.ok_or(Refusal::Absent)?;
     match command {
         Command::Create { .. } | Command::Adopt { .. } => unreachable!("handled above"),
-        Command::Ensure { fresh, tally, limits } => ensure(record, &fresh, tally, limits, now),
+        Command::Ensure { fresh, tally, limits, agent } => ensure(record, &fresh, tally, limits, agent, now),
         Command::Hibernate { to, operation } => hibernate(record, to, operation, now),
         Command::Rename { name } => Ok(Decision::put(BoxRecord { name, ..record.clone() })),
         Command::SetSchedule { schedule } => {
@@ -166,6 +171,7 @@ fn first(new: NewBox, limits: Limits, now: Timestamp) -> BoxRecord {
         owner: new.owner,
         name: new.name,
         image: new.image,
+        agent: false,
         state: BoxState::Absent,
         memory: None,
         sandbox: None,
@@ -261,11 +267,32 @@ fn admit_running(tally: Tally, limits: Limits) -> Result<(), Refusal> {
     }
 }
 
+/// Refuses what is over the agent's own share, or over what all agents of the user may have together.
+fn admit_agent_box(share: AgentShare, tally: Tally, limits: Limits) -> Result<(), Refusal> {
+    if share.boxes >= share.max_boxes {
+        return Err(Refusal::AgentBoxes { have: share.boxes, max: share.max_boxes });
+    }
+    match limits.max_agent_boxes {
+        Some(max) if tally.agent_boxes >= max => {
+            Err(Refusal::TooManyAgentBoxes { have: tally.agent_boxes, max })
+        }
+        _ => admit_agent_running(share),
+    }
+}
+
+fn admit_agent_running(share: AgentShare) -> Result<(), Refusal> {
+    if share.running >= share.max_running {
+        return Err(Refusal::AgentRunning { have: share.running, max: share.max_running });
+    }
+    Ok(())
+}
+
 fn ensure(
     record: &BoxRecord,
     fresh: &Fresh,
     tally: Tally,
     limits: Limits,
+    agent: Option<AgentShare>,
     now: Timestamp,
 ) -> Result<Decision, Refusal> {
     if let Some(pending) = &record.pending {
@@ -281,7 +308,12 @@ fn ensure(
         return Ok(Decision::put(used));
     }
     present(record)?;
-    admit_running(tally, limits)?;
+    match agent {
+        Some(share) => admit_agent_running(share)?,
+        // its owner may start it beside the boxes of their own
+        None if record.agent => {}
+        None => admit_running(tally, limits)?,
+    }
     Ok(Decision { admits: true, ..start(used, Verb::Ensure, Cause::Person, fresh, now) })
 }
 
@@ -366,7 +398,8 @@ fn tick(
         if let Some(schedule) = &mut next.schedule {
             schedule.next_at = next_at;
         }
-        if record.state != BoxState::Running && admit_running(tally, record.limits).is_err() {
+        let admitted = record.agent || admit_running(tally, record.limits).is_ok();
+        if record.state != BoxState::Running && !admitted {
             // the wake is left out and not made up for: the owner's other boxes have the places
             return Decision::put(next);
         }

@@ -26,5 +26,5 @@ pub use command::{
     SleepRules, Write,
 };
 pub use decide::decide;
-pub use record::{BoxRecord, Cause, Limits, Pending, Schedule, Tally, Verb};
+pub use record::{AgentShare, BoxRecord, Cause, Limits, Pending, Schedule, Tally, Verb};
 pub use state::{BoxState, Phase};

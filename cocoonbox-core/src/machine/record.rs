@@ -8,30 +8,68 @@ use crate::{BoxId, BoxName, ImageName, OperationId, Timestamp, UserId, WakeId};
 
 /// How much a user may have; absent is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[expect(clippy::exhaustive_structs, reason = "two numbers, built by hand")]
+#[expect(clippy::exhaustive_structs, reason = "three numbers, built by hand")]
 pub struct Limits {
-    /// Boxes, in whatever state.
+    /// Boxes of the user's own, in whatever state.
     pub max_boxes: Option<u32>,
-    /// Boxes that run, start, or are being put to sleep.
+    /// Boxes of the user's own that run, start, or are being put to sleep.
     pub max_running: Option<u32>,
+    /// Boxes that outside agents made for the user, all grants together.
+    pub max_agent_boxes: Option<u32>,
 }
 
 /// How much a user has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "two numbers, built by hand")]
+#[expect(clippy::exhaustive_structs, reason = "three numbers, built by hand")]
 pub struct Tally {
-    /// Boxes, in whatever state.
+    /// Boxes of the user's own, in whatever state.
     pub boxes: u32,
-    /// Boxes that count as running.
+    /// Boxes of the user's own that count as running.
     pub running: u32,
+    /// Boxes that outside agents made, in whatever state.
+    pub agent_boxes: u32,
 }
 
 impl Tally {
     /// Counts `records`.
     pub fn of<'a>(records: impl IntoIterator<Item = &'a BoxRecord>) -> Self {
-        records.into_iter().fold(Self::default(), |tally, record| Self {
-            boxes: tally.boxes + 1,
-            running: tally.running + u32::from(record.occupies()),
+        records.into_iter().fold(Self::default(), |tally, record| {
+            let (agents, own) = (u32::from(record.agent), u32::from(!record.agent));
+            Self {
+                boxes: tally.boxes + own,
+                running: tally.running + own * u32::from(record.occupies()),
+                agent_boxes: tally.agent_boxes + agents,
+            }
+        })
+    }
+}
+
+/// What one outside agent has made and may make: what bounds its boxes in place of the user's own limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "four numbers, built by hand")]
+pub struct AgentShare {
+    /// Boxes that it made, in whatever state.
+    pub boxes: u32,
+    /// Those of them that count as running.
+    pub running: u32,
+    /// How many it may have made.
+    pub max_boxes: u32,
+    /// How many of them may run at once.
+    pub max_running: u32,
+}
+
+impl AgentShare {
+    /// Counts `records`, which are the agent's.
+    pub fn of<'a>(
+        records: impl IntoIterator<Item = &'a BoxRecord>,
+        max_boxes: u32,
+        max_running: u32,
+    ) -> Self {
+        let none = Self { boxes: 0, running: 0, max_boxes, max_running };
+        records.into_iter().fold(none, |share, record| Self {
+            boxes: share.boxes + 1,
+            running: share.running + u32::from(record.occupies()),
+            ..share
         })
     }
 }
@@ -134,6 +172,9 @@ pub struct BoxRecord {
     pub name: BoxName,
     /// What it runs.
     pub image: ImageName,
+    /// Whether an outside agent made it. It was so from the first and stays so, whatever becomes of the agent's grant.
+    #[serde(default)]
+    pub agent: bool,
     /// How it stands.
     pub state: BoxState,
     /// What a sleeping box still has, and for a running box what its last wake found.

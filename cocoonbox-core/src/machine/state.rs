@@ -73,6 +73,21 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Returns the phase's name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Waking => "waking",
+            Self::Snapshotting => "snapshotting",
+            Self::Saving => "saving",
+            Self::Restoring => "restoring",
+            Self::Deleting => "deleting",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::RestoringFiles => "restoring_files",
+        }
+    }
+
     /// Returns whether nothing follows an event of this phase.
     pub const fn is_last(self) -> bool {
         matches!(self, Self::Done | Self::Failed)

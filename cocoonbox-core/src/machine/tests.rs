@@ -12,7 +12,7 @@ use crate::{BoxId, BoxName, ImageName, OperationId, SeededEntropy, Timestamp, Us
 
 type Decider = fn(Option<&BoxRecord>, Command, Timestamp) -> Result<Decision, Refusal>;
 
-const LIMITS: Limits = Limits { max_boxes: Some(3), max_running: Some(2) };
+const LIMITS: Limits = Limits { max_boxes: Some(3), max_running: Some(2), max_agent_boxes: Some(2) };
 const RULES: SleepRules = SleepRules {
     idle: Duration::from_mins(10),
     freeze_to_disk_after: Duration::from_mins(20),
@@ -399,7 +399,8 @@ impl World {
                     image: ImageName::host(),
                 };
                 let tally = self.tally(&owner, None);
-                let command = Command::Create { new, fresh: self.fresh(), tally, limits: LIMITS };
+                let command =
+                    Command::Create { new, fresh: self.fresh(), tally, limits: LIMITS, agent: None };
                 self.command(&id, command)
             }
             Step::Ensure { pick } => {
@@ -408,7 +409,7 @@ impl World {
                     self.reconcile(&id)?;
                 }
                 let tally = self.tally(&self.records[&id].owner, Some(&id));
-                let command = Command::Ensure { fresh: self.fresh(), tally, limits: LIMITS };
+                let command = Command::Ensure { fresh: self.fresh(), tally, limits: LIMITS, agent: None };
                 self.command(&id, command)
             }
             Step::Hibernate { pick, disk } => {
@@ -616,8 +617,8 @@ fn the_property_catches_broken_machines() {
         now: Timestamp,
     ) -> Result<Decision, Refusal> {
         let command = match command {
-            Command::Ensure { fresh, tally, limits } => {
-                Command::Ensure { fresh, tally, limits: Limits { max_running: None, ..limits } }
+            Command::Ensure { fresh, tally, limits, agent } => {
+                Command::Ensure { fresh, tally, limits: Limits { max_running: None, ..limits }, agent }
             }
             other => other,
         };

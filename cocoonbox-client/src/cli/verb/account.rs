@@ -20,6 +20,11 @@ pub(super) async fn login(
     environment: &Environment,
     io: &mut Io<'_>,
 ) -> Result<(), CliError> {
+    if args.token.as_ref().is_some_and(|word| word != "-") {
+        // not repeated: it may be one
+        let message = "a token is no argument, where others could read it: send it to standard input";
+        return Err(CliError::Usage(message.to_owned()));
+    }
     let endpoint = environment.endpoint(global)?;
     let store = environment.store(global)?;
     if !endpoint.is_local() {

@@ -35,7 +35,7 @@ fn a_box_whose_node_went_away_is_again_what_it_was() {
             if away {
                 assert_eq!((record.state, record.failure.as_deref()), (BoxState::Failed, Some("no answer")));
                 let fresh = world.fresh();
-                let ensure = Command::Ensure { fresh, tally: Tally::default(), limits: LIMITS };
+                let ensure = Command::Ensure { fresh, tally: Tally::default(), limits: LIMITS, agent: None };
                 let refused = decide(Some(record), ensure, world.now);
                 assert_eq!(refused, Err(Refusal::Away { reason: "no answer".to_owned() }));
             } else {
@@ -77,22 +77,62 @@ fn limits_are_checked_at_create_and_at_ensure() {
     }
     let id = BoxId::random(&world.entropy).unwrap();
     let new = NewBox { id, owner: world.owners[0].clone(), name: BoxName::first(), image: ImageName::host() };
-    let create = |tally| Command::Create { new: new.clone(), fresh: world.fresh(), tally, limits: LIMITS };
+    let create = |tally| {
+        let (new, fresh) = (new.clone(), world.fresh());
+        Command::Create { new, fresh, tally, limits: LIMITS, agent: None }
+    };
     let tally = world.tally(&world.owners[0], None);
     assert_eq!(
         decide(None, create(tally), world.now),
         Err(Refusal::TooManyRunning { have: 2, max: 2 }),
         "two are starting"
     );
-    let tally = Tally { boxes: 3, running: 0 };
+    let tally = Tally { boxes: 3, ..Tally::default() };
     assert_eq!(decide(None, create(tally), world.now), Err(Refusal::TooManyBoxes { have: 3, max: 3 }));
     let (world, id) = box_in(BoxState::Hibernated);
-    let ensure =
-        Command::Ensure { fresh: world.fresh(), tally: Tally { boxes: 3, running: 2 }, limits: LIMITS };
+    let tally = Tally { boxes: 3, running: 2, agent_boxes: 0 };
+    let ensure = Command::Ensure { fresh: world.fresh(), tally, limits: LIMITS, agent: None };
     assert_eq!(
         decide(world.records.get(&id), ensure, world.now),
         Err(Refusal::TooManyRunning { have: 2, max: 2 })
     );
+}
+
+#[test]
+fn what_an_agent_makes_is_bounded_by_its_share_and_not_by_its_owners_limits() {
+    let world = World::new(decide);
+    let id = BoxId::random(&world.entropy).unwrap();
+    let new = NewBox { id, owner: world.owners[0].clone(), name: BoxName::first(), image: ImageName::host() };
+    let create = |tally, agent| {
+        let (new, fresh) = (new.clone(), world.fresh());
+        decide(None, Command::Create { new, fresh, tally, limits: LIMITS, agent: Some(agent) }, world.now)
+    };
+    let used_up = Tally { boxes: 3, running: 2, agent_boxes: 1 };
+    let share = AgentShare { boxes: 1, running: 0, max_boxes: 2, max_running: 1 };
+    let made = create(used_up, share).unwrap();
+    let record = made.record(None).unwrap().clone();
+    assert!(record.agent && made.admits);
+    assert_eq!(
+        Tally::of([&record]),
+        Tally { boxes: 0, running: 0, agent_boxes: 1 },
+        "it is none of its owner's own"
+    );
+    let refused = create(used_up, AgentShare { boxes: 2, ..share });
+    assert_eq!(refused, Err(Refusal::AgentBoxes { have: 2, max: 2 }));
+    let refused = create(used_up, AgentShare { running: 1, ..share });
+    assert_eq!(refused, Err(Refusal::AgentRunning { have: 1, max: 1 }));
+    let refused = create(Tally { agent_boxes: 2, ..used_up }, share);
+    assert_eq!(refused, Err(Refusal::TooManyAgentBoxes { have: 2, max: 2 }));
+
+    let asleep = BoxRecord { pending: None, state: BoxState::Hibernated, wake_id: None, ..record };
+    let ensure = |agent| {
+        let command = Command::Ensure { fresh: world.fresh(), tally: used_up, limits: LIMITS, agent };
+        decide(Some(&asleep), command, world.now)
+    };
+    assert!(ensure(None).is_ok(), "its owner starts it beside the boxes of their own");
+    let refused = ensure(Some(AgentShare { running: 1, ..share }));
+    assert_eq!(refused, Err(Refusal::AgentRunning { have: 1, max: 1 }));
+    assert!(ensure(Some(share)).is_ok_and(|decision| decision.record(None).unwrap().agent));
 }
 
 #[test]
@@ -101,7 +141,8 @@ fn a_second_start_joins_the_first_and_a_sleep_waits() {
     world.take(Step::Create { owner: 0 }).unwrap();
     let record = world.records.values().next().unwrap();
     let operation = record.pending.as_ref().unwrap().operation.clone();
-    let ensure = Command::Ensure { fresh: world.fresh(), tally: Tally::default(), limits: LIMITS };
+    let (fresh, tally) = (world.fresh(), Tally::default());
+    let ensure = Command::Ensure { fresh, tally, limits: LIMITS, agent: None };
     let joined = decide(Some(record), ensure, world.now).unwrap();
     assert_eq!((joined.operation.as_ref(), joined.write), (Some(&operation), Write::Keep));
     let sleep = Command::Hibernate { to: HibernateTo::Memory, operation: world.fresh().operation };
