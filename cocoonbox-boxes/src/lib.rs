@@ -12,6 +12,8 @@ pub mod grpc;
 mod keeper;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+#[cfg(feature = "grpc")]
+pub mod page;
 #[cfg(feature = "state")]
 pub mod state;
 pub mod store;

@@ -152,7 +152,7 @@ impl ClientError {
     pub fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::NotSignedIn { .. } => Some(
-                "sign in with `cocoonbox login --link` (the link is printed by the first `cocoonbox up`)",
+                "sign in with `cocoonbox login`, or with `cocoonbox login --link` and the link that the first `cocoonbox up` printed",
             ),
             Self::Unreachable { .. } => Some(
                 "start a server with `cocoonbox up`, or name another with --endpoint or COCOONBOX_ENDPOINT",

@@ -278,7 +278,7 @@ impl Expected {
         match (member("code"), member("error")) {
             (Some(code), None) => Ok(SignInCode::new(code)),
             (None, Some(error)) => Err(BrowserSignInError::Refused {
-                reason: error.chars().filter(|c| c.is_ascii_graphic()).take(40).collect(),
+                reason: error.chars().filter(char::is_ascii_graphic).take(40).collect(),
             }),
             _ => foreign("it has no code"),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use cocoonbox_boxes::{Confirm, Engine};
+use cocoonbox_boxes::{AgentGrant, Confirm, Engine};
 use cocoonbox_core::machine::Phase;
 use cocoonbox_core::{Entropy, GrantId, UserId, random_secret};
 use cocoonbox_oauth::http::Belongings;
@@ -78,8 +78,12 @@ impl Belongings for Boxes {
         }
     }
 
-    async fn made_by(&self, _: &UserId, _: &GrantId) -> Vec<(String, String)> {
-        Vec::new()
+    async fn made_by(&self, user: &UserId, grant: &GrantId) -> Vec<(String, String)> {
+        // as the agent sees them; what it may have does not matter for looking
+        let agent = AgentGrant { id: grant.clone(), max_boxes: 0, max_running: 0 };
+        let seen = self.0.acting_for(Some(&agent)).list(user, None, PAGE).await;
+        let boxes = seen.map(|page| page.boxes).unwrap_or_default();
+        boxes.into_iter().map(|record| (record.id.to_string(), record.name.to_string())).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod account;
+mod caller;
 mod config;
 mod data;
 mod first;

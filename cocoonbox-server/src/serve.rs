@@ -5,20 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use cocoonbox_boxes::edge::{Authenticate, Edge, Pool, serve};
+use axum::middleware::from_fn_with_state;
+use cocoonbox_boxes::edge::{Edge, Pool, serve};
+use cocoonbox_boxes::mcp::McpDoor;
 use cocoonbox_boxes::store::SqlStore;
-use cocoonbox_boxes::{Caller, Engine, EngineConfig, Limits};
+use cocoonbox_boxes::{Engine, EngineConfig, Limits};
 use cocoonbox_core::backend::{NetworkMode, PoolKey, PoolTarget, SandboxBackend, Size};
 use cocoonbox_core::{Clock, Entropy, SystemClock, SystemEntropy};
 use cocoonbox_db::{DatabaseUrl, Db, DbOptions, Hold, Use};
 use cocoonbox_oauth::http::AuthorityOptions;
 use cocoonbox_oauth::{
-    AccessToken, AgentIndex, FirstStart, GrantStore as _, Issuer, ServiceOptions, SqlUserStore, TokenIndex,
+    AgentIndex, FirstStart, GrantStore as _, Issuer, ServiceOptions, SqlUserStore, TokenIndex,
 };
 use cocoonbox_seal::Key;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::caller::{self, Users, UsersAndAgents};
 use crate::{DataDir, LinkToken, ServerConfig};
 
 /// What a server has to say once it serves.
@@ -32,27 +35,6 @@ pub struct Started {
     pub link: Option<LinkToken>,
     /// How many boxes were found.
     pub boxes: u32,
-}
-
-/// Callers by the token index, with the limits of the configuration.
-#[derive(Debug)]
-struct Index {
-    index: Arc<TokenIndex>,
-    clock: Arc<dyn Clock>,
-    limits: Limits,
-}
-
-impl Authenticate for Index {
-    fn authenticate(&self, bearer: &str) -> Option<Caller> {
-        let caller = self.index.check(&AccessToken::parse(bearer).ok()?, self.clock.now()).ok()?;
-        Some(Caller {
-            user: caller.user().clone(),
-            admin: caller.admin(),
-            agent: None,
-            limits: if caller.admin() { Limits::default() } else { self.limits },
-            ended: caller.ended().clone(),
-        })
-    }
 }
 
 /// Runs edge and node in this process until `shutdown` fires; `started` is told once everything is served.
@@ -109,6 +91,13 @@ pub async fn run(
     let engine = Arc::new(engine);
     let reconciled = engine.start().await.context("the boxes could not be compared with their sandboxes")?;
 
+    let master = Key::new(*data.secret_key(crate::state::MASTER, entropy.as_ref())?);
+    let oauth_key = crate::account::oauth_key(users.as_ref(), &master, entropy.as_ref()).await?;
+    let agents = Arc::new(AgentIndex::load(users.as_ref(), clock.now()).await?);
+    let user_changes = users.changes().await.context("the users' tables")?;
+    let grant_changes = users.grant_changes().await?;
+    let issuer = issuer(&config, address)?;
+
     // last of all that may fail: what is made here is told once
     let first = crate::first::begin(&data, users.as_ref(), clock.now(), entropy.as_ref()).await?;
     let link = match (&first, config.new_link) {
@@ -121,12 +110,9 @@ pub async fn run(
         max_running: Some(config.max_running),
         max_agent_boxes: None,
     };
-    let authenticate = Index { index: Arc::clone(&index), clock: Arc::clone(&clock), limits };
-    let master = Key::new(*data.secret_key(crate::state::MASTER, entropy.as_ref())?);
-    let oauth_key = crate::account::oauth_key(users.as_ref(), &master, entropy.as_ref()).await?;
-    let agents = Arc::new(AgentIndex::load(users.as_ref(), clock.now()).await?);
+    let callers = Users { index: Arc::clone(&index), clock: Arc::clone(&clock), limits };
     let authority = AuthorityOptions::new(
-        issuer(&config, address)?,
+        issuer.clone(),
         Arc::clone(&users) as _,
         Arc::clone(&index),
         Arc::clone(&agents),
@@ -147,12 +133,24 @@ pub async fn run(
     .with_version(env!("CARGO_PKG_VERSION"));
     let care =
         cocoonbox_boxes::state::look_after(Arc::clone(&keeper) as _, Arc::clone(&clock), shutdown.clone());
-    let edge = Edge::new(Arc::clone(&engine), Arc::new(authenticate), key, clock, pool).with_care(keeper);
+    let boxes = cocoonbox_boxes::page::routes(Arc::clone(&engine))
+        .layer(from_fn_with_state(callers.clone(), caller::from_console));
+    let outside = UsersAndAgents { users: callers.clone(), agents: Arc::clone(&agents) };
+    let mut control = McpDoor::new(Arc::new(outside))
+        .with_metadata_url(issuer.at("/.well-known/oauth-protected-resource/cocoonbox.mcp/control"))
+        .with_origin(issuer.as_str());
+    if let Some((_, host)) = issuer.as_str().split_once("://") {
+        control = control.with_host(host);
+    }
+    let users_clock = Arc::clone(&clock);
+    let edge = Edge::new(Arc::clone(&engine), Arc::new(callers), key, clock, pool).with_care(keeper);
     let router = edge
         .router(cocoonbox_oauth::services(account))
         .await?
         .merge(door.router())
-        .merge(cocoonbox_oauth::http::router(authority));
+        .merge(cocoonbox_oauth::http::router(authority, boxes))
+        .merge(cocoonbox_boxes::mcp::router(&engine, control))
+        .merge(cocoonbox_console::pages());
 
     started(&data, &Started { address, first, link, boxes: reconciled.boxes })?;
     crate::first::end(&data)?;
@@ -160,9 +158,9 @@ pub async fn run(
     let grants = cocoonbox_oauth::serve::run_agents(
         &agents,
         users.as_ref(),
-        clock.as_ref(),
-        users.changes().await.context("the users' tables")?,
-        users.grant_changes().await?,
+        users_clock.as_ref(),
+        user_changes,
+        grant_changes,
         shutdown.clone(),
     );
     let nodes = nodes.serve(&engine, shutdown.clone());

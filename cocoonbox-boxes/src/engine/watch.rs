@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use cocoonbox_core::machine::OperationEvent;
+use cocoonbox_core::machine::{BoxRecord, OperationEvent};
 use cocoonbox_core::{BoxId, OperationId, UserId};
 use futures::Stream;
 use tokio::sync::watch;
@@ -38,6 +38,33 @@ impl Engine {
             }
         }
         Ok(Inner::follow(Arc::clone(&self.inner), head.box_id, operation.clone(), after))
+    }
+
+    /// Tells at most `limit` of a user's boxes, oldest first: at once, and again whenever one of them changed.
+    pub fn listed(
+        &self,
+        owner: UserId,
+        limit: usize,
+    ) -> Pin<Box<dyn Stream<Item = Result<Vec<BoxRecord>, EngineError>> + Send>> {
+        let mut changes = self.inner.notices.subscribe_all();
+        changes.mark_changed();
+        let state = (self.clone(), changes, None::<Vec<BoxRecord>>);
+        Box::pin(futures::stream::unfold(state, move |(engine, mut changes, told)| {
+            let owner = owner.clone();
+            async move {
+                loop {
+                    changes.changed().await.ok()?;
+                    match engine.list(&owner, None, limit).await {
+                        Ok(page) if told.as_ref() == Some(&page.boxes) => {}
+                        Ok(page) => {
+                            let boxes = page.boxes.clone();
+                            return Some((Ok(boxes), (engine, changes, Some(page.boxes))));
+                        }
+                        Err(error) => return Some((Err(error), (engine, changes, told))),
+                    }
+                }
+            }
+        }))
     }
 
     /// Follows what a verb began, from its first event; none when there was nothing to be done.

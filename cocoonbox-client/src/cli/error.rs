@@ -107,7 +107,7 @@ impl CliError {
         match self {
             Self::Usage(_) => Some("`--help` after any command shows what it takes".to_owned()),
             Self::NotSignedIn { .. } => Some(
-                "sign in with `cocoonbox login --link` (the link is printed by the first `cocoonbox up`)"
+                "sign in with `cocoonbox login`, or with `cocoonbox login --link` and the link that the first `cocoonbox up` printed"
                     .to_owned(),
             ),
             Self::Refused { hint, .. } | Self::Failed { hint, .. } => hint.map(str::to_owned),

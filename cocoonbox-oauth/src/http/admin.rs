@@ -153,6 +153,10 @@ pub(super) async fn change(
     if let Some(password) = password {
         let hash = authority.desk.hash(password).await?;
         store.set_password(&user.id, &hash, None).await?;
+        authority.sessions.end_all(&user.id, None);
+    }
+    if user.disabled || user.admin != before.admin {
+        authority.sessions.end_all(&user.id, None);
     }
     tracing::info!(admin = %who.user.id, user = %user.id, disabled = user.disabled, "a user was changed");
     Ok(axum::Json(shown(&authority, &user).await?))
@@ -176,6 +180,7 @@ pub(super) async fn remove(
     let now = options.clock.now();
     store.end_grants(&user.id, now).await?;
     options.agents.end_all(&user.id, now);
+    authority.sessions.end_all(&user.id, None);
     if let Some(belongings) = &options.belongings {
         belongings
             .end(&user.id)

@@ -74,6 +74,7 @@ pub(super) async fn change_password(
     }
     let hash = authority.desk.hash(new).await?;
     store.set_password(user, &hash, Some(&who.session)).await?;
+    authority.sessions.end_all(user, Some(&who.session));
     tracing::info!(%user, "a password was changed");
     Ok(StatusCode::NO_CONTENT)
 }
@@ -139,6 +140,7 @@ pub(super) async fn sign_out_everywhere(
         authority.options.clock.now(),
     )
     .await?;
+    authority.sessions.end_all(&who.user.id, None);
     Ok(cleared(&authority))
 }
 

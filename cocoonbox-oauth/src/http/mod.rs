@@ -24,11 +24,12 @@ use axum::http::HeaderValue;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, patch, post};
 use cocoonbox_core::{Clock, Entropy, GrantId, UserId};
+use tokio_util::sync::CancellationToken;
 
 use crate::limit::Limiter;
 use crate::{
     AccountStore, AgentIndex, Client, ClientError, ClientId, DoorLimits, Issuer, OauthKey, PasswordDesk,
-    TokenIndex,
+    TokenIndex, User,
 };
 
 /// The largest body of a request.
@@ -156,6 +157,8 @@ struct Authority {
     names: Limiter<String>,
     /// Registrations by the network of who asks.
     registrations: Limiter<std::net::IpAddr>,
+    /// What is open on sessions.
+    sessions: session::Open,
 }
 
 impl Authority {
@@ -164,14 +167,26 @@ impl Authority {
     }
 }
 
-/// Returns the routes: `/.well-known/…`, `/cocoonbox.oauth/…` and `/cb/api/…` but for boxes.
-pub fn router(options: AuthorityOptions) -> Router {
+/// Who is signed in at the console: what a request to the routes beside ours has among its extensions.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ConsoleCaller {
+    /// The user.
+    pub user: User,
+    /// Cancelled when the session ends in this process; what is open then ends, too.
+    pub ended: CancellationToken,
+}
+
+/// Returns the routes: `/.well-known/…`, `/cocoonbox.oauth/…` and `/cb/api/…`. Of the latter `beside` has those that are
+/// not ours: they are reached with a session alone, from this server's own pages, and know who by [`ConsoleCaller`].
+pub fn router(options: AuthorityOptions, beside: Router) -> Router {
     let registrations = DoorLimits::new(60, std::time::Duration::from_hours(1));
     let authority = Arc::new(Authority {
         desk: PasswordDesk::new(Arc::clone(&options.entropy)),
         addresses: Limiter::new(options.limits),
         names: Limiter::new(options.limits),
         registrations: Limiter::new(registrations),
+        sessions: session::Open::default(),
         options,
     });
     let signed_in = Router::new()
@@ -189,11 +204,14 @@ pub fn router(options: AuthorityOptions) -> Router {
         .route("/cb/api/oauth/deny", post(consent::deny))
         .route("/cb/api/users", get(admin::list).post(admin::make))
         .route("/cb/api/users/{id}", patch(admin::change).delete(admin::remove))
+        .with_state(Arc::clone(&authority))
+        .merge(beside)
         .layer(from_fn_with_state(Arc::clone(&authority), session::require));
     let open = Router::new()
         .route("/cb/api/login", post(session::login))
         .route("/cb/api/login/link", post(session::login_by_link))
-        .route("/cb/api/logout", post(session::logout));
+        .route("/cb/api/logout", post(session::logout))
+        .with_state(Arc::clone(&authority));
     let console = signed_in
         .merge(open)
         .route("/cb/api/{*unknown}", axum::routing::any(answer::unknown))
@@ -203,19 +221,18 @@ pub fn router(options: AuthorityOptions) -> Router {
         .route("/cocoonbox.oauth/token", post(token::exchange))
         .route("/cocoonbox.oauth/revoke", post(token::revoke))
         .route("/cocoonbox.oauth/register", post(register::register))
+        .with_state(Arc::clone(&authority))
         .layer(axum::middleware::map_response(answer::never_stored));
     let discovery = Router::new()
         .route("/.well-known/oauth-authorization-server", get(discovery::server))
         .route("/.well-known/oauth-protected-resource", get(discovery::resource))
         .route("/.well-known/oauth-protected-resource/cocoonbox.mcp", get(discovery::resource))
-        .route("/.well-known/oauth-protected-resource/cocoonbox.mcp/{*under}", get(discovery::resource));
-    console
-        .merge(doors)
-        .merge(discovery)
-        .layer(DefaultBodyLimit::max(BODY_MAX))
-        .layer(axum::middleware::map_response(|mut answer: axum::response::Response| async move {
+        .route("/.well-known/oauth-protected-resource/cocoonbox.mcp/{*under}", get(discovery::resource))
+        .with_state(authority);
+    console.merge(doors).merge(discovery).layer(DefaultBodyLimit::max(BODY_MAX)).layer(
+        axum::middleware::map_response(|mut answer: axum::response::Response| async move {
             answer.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
             answer
-        }))
-        .with_state(authority)
+        }),
+    )
 }

@@ -1,19 +1,21 @@
 //! The console's session: how one begins, how it is shown, how it ends.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use cocoonbox_core::{ConsoleSessionId, UserName};
+use cocoonbox_core::{ConsoleSessionId, UserId, UserName};
 use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
 
-use super::Authority;
 use super::answer::{Json, Refusal};
 use super::me;
+use super::{Authority, ConsoleCaller};
 use crate::limit::network;
 use crate::{
     LinkToken, Password, SESSION_LIFE, SessionRecord, SessionToken, TokenHash, User, UserKey, UserStoreError,
@@ -113,11 +115,44 @@ pub(super) async fn require(
     };
     match found {
         Ok(Some((user, session))) => {
+            let ended = authority.sessions.of(&session.id, &user.id);
+            request.extensions_mut().insert(ConsoleCaller { user: user.clone(), ended });
             request.extensions_mut().insert(SignedIn { user, session: session.id });
             next.run(request).await
         }
         Ok(None) => Refusal::signed_out().into_response(),
         Err(error) => Refusal::from(error).into_response(),
+    }
+}
+
+/// What is open on the sessions of this process, to be ended with them.
+#[derive(Debug, Default)]
+pub(super) struct Open(Mutex<HashMap<ConsoleSessionId, (UserId, CancellationToken)>>);
+
+impl Open {
+    fn of(&self, session: &ConsoleSessionId, user: &UserId) -> CancellationToken {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.entry(session.clone()).or_insert_with(|| (user.clone(), CancellationToken::new())).1.clone()
+    }
+
+    /// Ends what is open on one session.
+    fn end(&self, session: &ConsoleSessionId) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, ended)) = open.remove(session) {
+            ended.cancel();
+        }
+    }
+
+    /// Ends what is open on a user's sessions but `keep`.
+    pub(super) fn end_all(&self, user: &UserId, keep: Option<&ConsoleSessionId>) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|session, (whose, ended)| {
+            let stays = whose != user || Some(session) == keep;
+            if !stays {
+                ended.cancel();
+            }
+            stays
+        });
     }
 }
 
@@ -231,7 +266,7 @@ pub(super) async fn login_by_link(
     let entropy = &*authority.options.entropy;
     let token = SessionToken::random(entropy)?;
     // the link says whose it is
-    let nobody = cocoonbox_core::UserId::random(entropy)?;
+    let nobody = UserId::random(entropy)?;
     let session = SessionRecord {
         id: ConsoleSessionId::random(entropy)?,
         user: nobody,
@@ -256,7 +291,11 @@ pub(super) async fn logout(
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     if let Some(hash) = shown(&headers) {
-        authority.store().end_session(&hash).await?;
+        let (store, now) = (authority.store(), authority.options.clock.now());
+        if let Some((_, session)) = store.session(&hash, now).await? {
+            authority.sessions.end(&session.id);
+        }
+        store.end_session(&hash).await?;
     }
     Ok(cleared(&authority))
 }

@@ -79,7 +79,7 @@ impl Stand {
         )
         .with_origins(["http://localhost:7420".to_owned()])
         .with_version("7.7");
-        Self { store, clock, tokens, agents, first, router: router(options) }
+        Self { store, clock, tokens, agents, first, router: router(options, Router::new()) }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
