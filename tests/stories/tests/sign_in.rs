@@ -1,0 +1,137 @@
+//! People, the command line and outside agents sign in at a real server.
+
+use std::process::Command;
+
+use cocoonbox_stories::{Run, Server, output, python};
+use serde_json::{Value, json};
+
+const PASSWORD: &str = "a password of the stories";
+
+/// Somebody at a browser.
+fn person(arguments: &[&str]) -> Run {
+    let mut command = python("person.py");
+    output(command.args(arguments).env("PERSON_PASSWORD", PASSWORD), b"")
+}
+
+/// A server whose administrator has chosen a password by the link of the first start.
+fn server() -> Server {
+    let server = Server::start();
+    let log = server.log();
+    let link = log.split_whitespace().find(|word| word.contains("#link=cbl_")).expect("a link is printed");
+    person(&["password", &server.endpoint(), link]).ok();
+    server
+}
+
+/// A command line that knows no token yet, whose browser is `verb` of our person.
+fn fresh(server: &Server, verb: &str, arguments: &[&str]) -> Command {
+    let settings = server.scratch().join("fresh");
+    let browser = python("person.py");
+    let words: Vec<_> = std::iter::once(browser.get_program()).chain(browser.get_args()).collect();
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    let mut command = server.command(server.program());
+    command.arg("--endpoint").arg(server.endpoint()).args(arguments);
+    command
+        .env("COCOONBOX_CONFIG_DIR", settings)
+        .env("BROWSER", format!("{} {verb} %s", words.join(" ")))
+        .env("PERSON_PASSWORD", PASSWORD);
+    command
+}
+
+fn run(server: &Server, arguments: &[&str]) -> Run {
+    output(&mut fresh(server, "allow", arguments), b"")
+}
+
+fn json_of(run: &Run) -> Value {
+    serde_json::from_str(&run.ok()).expect("an answer")
+}
+
+#[test]
+fn the_command_line_signs_in_through_a_browser() {
+    let server = server();
+    assert_eq!(run(&server, &["whoami"]).code, Some(3), "nobody yet");
+    assert!(run(&server, &["login"]).ok().contains("as admin"));
+    assert_eq!(json_of(&run(&server, &["whoami", "--json"]))["user"]["name"], "admin");
+    run(&server, &["box", "ls"]).ok();
+    assert_eq!(json_of(&run(&server, &["status", "--json"]))["token_source"], "browser");
+    let devices = json_of(&run(&server, &["devices", "--json"]));
+    let own = devices["devices"].as_array().expect("a list").iter().find(|device| device["current"] == true);
+    assert_eq!(own.expect("this device")["client"], "cocoonbox-cli");
+
+    // a second sign-in ends the token of the first
+    run(&server, &["login"]).ok();
+    let devices = json_of(&run(&server, &["devices", "--json"]));
+    assert_eq!(devices["devices"].as_array().map(Vec::len), Some(1));
+    run(&server, &["logout"]).ok();
+    let left: Value =
+        serde_json::from_str(&person(&["call", &server.endpoint(), "GET", "devices"]).ok()).expect("JSON");
+    assert_eq!(left["devices"], json!([]));
+}
+
+#[test]
+fn a_person_may_say_no_and_a_browser_may_be_elsewhere() {
+    let server = server();
+    let refused = output(&mut fresh(&server, "deny", &["login"]), b"");
+    assert!(refused.failed(3).contains("nothing was allowed at the browser"), "{refused:?}");
+
+    // the address is opened on another computer, and what it leads to is pasted
+    let mut elsewhere = fresh(&server, "allow", &["login", "--no-browser"]);
+    let script = "exec 3>&1; \"$@\" 2>&1 >&3 | tee \"$HOME/said\"";
+    let mut waiting = server.command("bash");
+    let words = std::iter::once(elsewhere.get_program()).chain(elsewhere.get_args());
+    waiting.args(["-c", script, "login"]).args(words);
+    waiting.env("COCOONBOX_CONFIG_DIR", server.scratch().join("fresh"));
+    let mut child = waiting
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let address = cocoonbox_stories::eventually("an address", || {
+        let said = std::fs::read_to_string(server.scratch().join("said")).ok()?;
+        let whole = said.contains("Address or code:");
+        let address = said.split_whitespace().find(|word| word.contains("/cb/oauth/authorize?"))?;
+        whole.then(|| address.to_owned())
+    });
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let lead = person(&["where", &address]).ok();
+    std::io::Write::write_all(&mut stdin, format!("{lead}\n").as_bytes()).expect("it reads");
+    drop(stdin);
+    assert!(child.wait_with_output().expect("it ends").status.success());
+    assert_eq!(json_of(&run(&server, &["status", "--json"]))["token_source"], "browser");
+}
+
+#[test]
+fn an_outside_agent_gets_boxes_of_its_own_until_it_is_shut_out() {
+    let server = server();
+    let said: Value = serde_json::from_str(&person(&["agent", &server.endpoint()]).ok()).expect("JSON");
+    let tools = [
+        "box_create",
+        "box_delete",
+        "box_ensure",
+        "box_hibernate",
+        "box_list",
+        "box_save",
+        "box_status",
+        "box_upgrade",
+        "usage",
+    ];
+    assert_eq!(said["tools"], json!(tools));
+    assert_eq!(
+        (&said["before"], &said["made"], &said["after"]),
+        (&json!([]), &json!("running"), &json!(["by-agent"]))
+    );
+    assert!(said["one_more"].as_str().is_some_and(|text| text.contains("run at once")), "{said}");
+    assert_eq!(said["listed"], json!([["A story's agent", "", false]]));
+    assert_eq!((&said["deleted"], &said["revoked"]), (&json!(false), &json!(401)));
+}
+
+#[test]
+fn signing_out_everywhere_leaves_no_way_in() {
+    let server = server();
+    run(&server, &["login"]).ok();
+    // the administrator's own settings hold the personal token
+    server.cli(&["whoami"]).ok();
+    run(&server, &["logout", "--everywhere"]).ok();
+    assert_eq!(run(&server, &["whoami"]).code, Some(3));
+    assert_eq!(server.cli(&["whoami"]).code, Some(3));
+}
