@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod address;
 pub mod backend;
 mod clock;
 mod entropy;
@@ -11,6 +12,7 @@ mod retry;
 mod secret;
 mod turn;
 
+pub use address::is_public;
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use entropy::{Entropy, EntropyError, SeededEntropy, SystemEntropy, random_secret};
 pub use id::{

@@ -5,6 +5,8 @@ mod agent_index;
 mod authorize;
 mod bootstrap;
 mod client;
+#[cfg(feature = "documents")]
+mod document;
 mod grant;
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -35,6 +37,10 @@ pub use client::{
     Client, ClientError, ClientId, ClientKind, METADATA_MAX, REDIRECT_URIS_MAX, read_document,
     read_registration,
 };
+#[cfg(feature = "documents")]
+pub use document::serve::SystemResolver;
+#[cfg(feature = "documents")]
+pub use document::{DialRules, Documents, Resolve};
 pub use grant::{
     ACCESS_LIFE, AccessRecord, GRANT_BOXES_MAX, GRANT_DAYS, GRANTS_MAX, GrantRecord, OauthKey, Presented,
     Worth,

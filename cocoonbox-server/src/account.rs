@@ -6,9 +6,10 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use cocoonbox_boxes::{AgentGrant, Confirm, Engine};
 use cocoonbox_core::machine::Phase;
-use cocoonbox_core::{Entropy, GrantId, UserId, random_secret};
+use cocoonbox_core::{Clock, Entropy, GrantId, UserId, random_secret};
 use cocoonbox_oauth::http::Belongings;
-use cocoonbox_oauth::{OauthKey, OauthKeyStore};
+use cocoonbox_oauth::{DialRules, Documents, OauthKey, OauthKeyStore, SystemResolver};
+use rustls_platform_verifier::BuilderVerifierExt;
 use cocoonbox_seal::{Key, NONCE_LENGTH, open, seal};
 
 /// Names what is sealed, so that nothing else sealed under the master key can stand in for it.
@@ -50,6 +51,25 @@ pub(crate) fn open_key(master: &Key, sealed: &[u8]) -> anyhow::Result<OauthKey> 
     let mut bytes = sealed.to_vec();
     open(master, nonce, LABEL, &mut bytes)?;
     Ok(OauthKey::new(String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("it is no text"))?))
+}
+
+/// Returns what fetches the metadata documents of clients, with this machine's roots; none, with a word in the log, where
+/// it has none: such clients are then refused.
+pub(crate) fn documents(clock: &Arc<dyn Clock>) -> Option<Documents> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(BuilderVerifierExt::with_platform_verifier);
+    match tls {
+        Ok(tls) => {
+            let (tls, resolver) = (Arc::new(tls.with_no_client_auth()), Arc::new(SystemResolver));
+            Some(Documents::new(resolver, DialRules::default(), tls, Arc::clone(clock)))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "clients that are named by an address are refused: there are no roots to verify them");
+            None
+        }
+    }
 }
 
 /// The boxes of users.

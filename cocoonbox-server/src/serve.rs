@@ -111,7 +111,7 @@ pub async fn run(
         max_agent_boxes: None,
     };
     let callers = Users { index: Arc::clone(&index), clock: Arc::clone(&clock), limits };
-    let authority = AuthorityOptions::new(
+    let mut authority = AuthorityOptions::new(
         issuer.clone(),
         Arc::clone(&users) as _,
         Arc::clone(&index),
@@ -123,6 +123,9 @@ pub async fn run(
     .with_origins(origins(address))
     .with_belongings(Arc::new(crate::account::Boxes(Arc::clone(&engine))))
     .with_version(env!("CARGO_PKG_VERSION"));
+    if let Some(documents) = crate::account::documents(&clock) {
+        authority = authority.with_documents(Arc::new(documents));
+    }
     let account = ServiceOptions::new(
         Arc::clone(&users) as _,
         Arc::clone(&index),
