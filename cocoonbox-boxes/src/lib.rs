@@ -10,6 +10,8 @@ mod error;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 mod keeper;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 #[cfg(feature = "state")]
 pub mod state;
 pub mod store;

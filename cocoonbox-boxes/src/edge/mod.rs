@@ -22,6 +22,8 @@ pub use authenticate::Authenticate;
 pub use relay::Pool;
 pub use serve::{MAX_CONNECTIONS, Patience, serve};
 pub use share::MAX_USER_CONNECTIONS;
+#[cfg(feature = "mcp")]
+pub(crate) use {authenticate::bearer, share::Seat, until::Until};
 
 use crate::{Engine, StateCare};
 

@@ -27,7 +27,7 @@ const LEVELS: &[(&str, u32)] = &[
 ];
 
 /// The most packages that the lock file may name; raising it says in the commit what was gained.
-const PACKAGE_CEILING: usize = 465;
+const PACKAGE_CEILING: usize = 475;
 
 struct Edge {
     from: String,
