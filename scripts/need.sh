@@ -37,6 +37,7 @@ case ${1:-} in
             PATH="$root/target/venv/bin:$PATH" "$npm" install --silent --no-audit --no-fund --prefix "$root/target/codex" "$codex"
             printf '%s\n' "$codex" > "$root/target/codex/version"
         fi
+        "$(dirname "$0")/mcp-conformance.sh"
         ;;
     *)
         die "usage: scripts/need.sh run|test"
