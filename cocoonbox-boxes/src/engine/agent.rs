@@ -71,7 +71,7 @@ impl Inner {
         let tenant = TenantName::from(&record.owner);
         if let Some(tenants) = self.backend.tenants() {
             // of two that count at once the later count is the last that is told
-            let _turn = self.turns.take(&record.owner).await;
+            let _turn = self.tenants.take(&record.owner).await;
             let cap = claims(record.limits, self.tally(&record.owner).await?);
             tenants.put_tenant(&tenant, cap).await.map_err(EngineError::Backend)?;
         }

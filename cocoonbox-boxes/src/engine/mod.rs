@@ -77,6 +77,8 @@ pub(crate) struct Inner {
     jumps: jump::Jumps,
     /// Changes of one user's boxes: those that count the same things would undo each other.
     turns: Turns<UserId>,
+    /// Tellings of a node how many claims one user may hold; nothing else waits for a node that is slow to hear.
+    tenants: Turns<UserId>,
     hooks: RwLock<Vec<Arc<dyn BeforeSleep>>>,
     keeper: RwLock<Option<Arc<dyn StateKeeper>>>,
     usage: RwLock<Option<Arc<dyn UsageStore>>>,
@@ -109,6 +111,7 @@ impl Engine {
             holds,
             jumps: jump::Jumps::default(),
             turns: Turns::default(),
+            tenants: Turns::default(),
             hooks: RwLock::default(),
             keeper: RwLock::default(),
             usage: RwLock::default(),

@@ -149,7 +149,12 @@ impl Inner {
             if decision.write != Write::Keep {
                 let change = Self::change(&stored.record.owner, id, Some(&stored), &decision, now);
                 match self.store.commit(change).await {
-                    Ok(_) => self.notices.tell(id),
+                    Ok(_) => {
+                        self.notices.tell(id);
+                        if decision.write == Write::Remove && stored.record.agent {
+                            self.agent_box_left(&stored.record).await;
+                        }
+                    }
                     Err(StoreError::Conflict { .. }) => continue,
                     Err(error) => return Err(error.into()),
                 }

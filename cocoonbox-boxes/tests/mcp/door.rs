@@ -1,12 +1,17 @@
 //! Who comes in.
 
-use http::{Method, Request, StatusCode};
+use std::sync::{Arc, Mutex};
 
+use cocoonbox_boxes::Caller;
+use cocoonbox_boxes::edge::{Authenticate, Edge, Pool};
+use cocoonbox_boxes::mcp::{CONTROL_PATH, McpDoor, testkit};
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer};
 use serde_json::json;
 
 use crate::setup::{METADATA, Stream, World, initialize, text};
-use cocoonbox_boxes::edge::{Authenticate as _, Edge, Pool};
-use cocoonbox_boxes::mcp::CONTROL_PATH;
 
 #[tokio::test]
 async fn who_shows_no_good_token_is_told_where_to_sign_in() {
@@ -102,20 +107,22 @@ async fn a_token_that_ends_takes_open_streams_and_calls_with_it() {
     assert!(record.pending.is_some());
 }
 
+/// Knows some callers by their tokens.
+#[derive(Debug)]
+struct Known<const N: usize>([(&'static str, Caller); N]);
+
+impl<const N: usize> Authenticate for Known<N> {
+    fn authenticate(&self, bearer: &str) -> Option<Caller> {
+        self.0.iter().find(|(token, _)| *token == bearer).map(|(_, caller)| caller.clone())
+    }
+}
+
 #[tokio::test]
 async fn an_agents_token_is_no_token_at_the_other_door() {
-    use std::sync::Arc;
     let world = World::new().await;
     let ana = world.user("ana");
     let agent = world.agent("agent", &ana.user, 1, 1);
-    #[derive(Debug)]
-    struct Both([(&'static str, cocoonbox_boxes::Caller); 2]);
-    impl cocoonbox_boxes::edge::Authenticate for Both {
-        fn authenticate(&self, bearer: &str) -> Option<cocoonbox_boxes::Caller> {
-            self.0.iter().find(|(token, _)| *token == bearer).map(|(_, caller)| caller.clone())
-        }
-    }
-    let both = Both([("ana", ana), ("agent", agent)]);
+    let both = Known([("ana", ana), ("agent", agent)]);
     assert!(both.authenticate("agent").is_some());
     let key = Arc::new(ed25519_dalek::SigningKey::from_bytes(&[7; 32]));
     let edge = Edge::new(
@@ -138,4 +145,53 @@ async fn an_agents_token_is_no_token_at_the_other_door() {
         let status = response.headers().get("grpc-status").map(|status| status.to_str().unwrap());
         assert_eq!(status, expected, "{token}");
     }
+}
+
+/// Answers a ping, and keeps what it saw of the request.
+#[derive(Clone, Debug, Default)]
+struct Seen(Arc<Mutex<Vec<String>>>);
+
+impl rmcp::ServerHandler for Seen {
+    async fn ping(&self, context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        let parts = context.extensions.get::<http::request::Parts>().unwrap();
+        assert!(parts.extensions.get::<Caller>().is_some());
+        self.0.lock().unwrap().extend([format!("{parts:?}"), format!("{context:?}")]);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_is_behind_the_door_does_not_see_the_token() {
+    const CANARY: &str = "canary-token";
+    let world = World::new().await;
+    let ana = world.user("ana");
+    let seen = Seen::default();
+    let handler = seen.clone();
+    let door = McpDoor::new(Arc::new(Known([(CANARY, ana)])));
+    let router = testkit::mount("/seen", door, move || handler.clone());
+    let send = async |session: Option<&str>, message: serde_json::Value| {
+        let mut request = Request::post("/seen")
+            .header("host", "localhost")
+            .header("authorization", format!("Bearer {CANARY}"))
+            .header("accept", "application/json, text/event-stream")
+            .header("content-type", "application/json");
+        if let Some(session) = session {
+            request = request.header("mcp-session-id", session);
+        }
+        let request = request.body(axum::body::Body::from(message.to_string())).unwrap();
+        tower::ServiceExt::oneshot(router.clone(), request).await.unwrap()
+    };
+    let first = initialize().collect().await.unwrap().to_bytes();
+    let response = send(None, serde_json::from_slice(&first).unwrap()).await;
+    let session = response.headers()["mcp-session-id"].to_str().unwrap().to_owned();
+    // its answer is read, so that the session goes on
+    response.into_body().collect().await.unwrap();
+    let told = send(Some(&session), json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
+    assert_eq!(told.status(), StatusCode::ACCEPTED);
+    let pong = send(Some(&session), json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" })).await;
+    assert_eq!(pong.status(), StatusCode::OK);
+    pong.into_body().collect().await.unwrap();
+    let seen = seen.0.lock().unwrap();
+    assert!(seen[0].contains("mcp-session-id"), "positive control: {}", seen[0]);
+    assert!(seen.iter().all(|seen| !seen.contains(CANARY)), "{seen:?}");
 }

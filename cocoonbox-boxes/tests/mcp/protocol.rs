@@ -1,5 +1,7 @@
 //! Faults of the protocol, and what is no fault.
 
+use cocoonbox_boxes::store::{StoreCall, StoreFault};
+use cocoonbox_core::backend::{Fault, Method as Call};
 use http::{Method, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
@@ -8,6 +10,7 @@ use crate::setup::{World, initialize};
 
 const INVALID: i64 = -32602;
 const UNKNOWN: i64 = -32601;
+const INTERNAL: i64 = -32603;
 
 #[tokio::test]
 async fn the_tools_are_listed_as_the_fixture_has_them() {
@@ -52,6 +55,38 @@ async fn what_is_no_call_of_a_tool_is_an_error_of_the_protocol() {
     }
     // and nothing of it happened
     assert_eq!(ana.done("box_list", json!({})).await, json!({ "boxes": [] }));
+}
+
+#[tokio::test]
+async fn a_server_that_fails_says_so_and_no_more() {
+    let world = World::new().await;
+    world.user("ana");
+    let ana = world.open("ana").await;
+    world.store.fail(StoreCall::Read, 1, StoreFault::Before);
+    let answer = ana.call("box_list", json!({})).await;
+    assert_eq!(answer["error"]["code"], INTERNAL, "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("try again later") && !message.contains("told to fail"), "{message}");
+    ana.done("box_list", json!({})).await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_is_waited_for_by_nobody_and_its_operation_goes_on() {
+    let world = World::new().await;
+    let caller = world.user("ana");
+    let ana = world.open("ana").await;
+    world.backend.fail_next(Call::Claim, Fault::Hang);
+    let mut call = ana.begin("box_ensure", json!({})).await;
+    assert_eq!(call.next().await.unwrap()["method"], "notifications/progress");
+    let cancel = json!({
+        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 7, "reason": "enough" },
+    });
+    assert_eq!(ana.post(&cancel).await.status(), StatusCode::ACCEPTED);
+    while let Some(message) = call.next().await {
+        assert!(message.get("result").is_none(), "{message}");
+    }
+    let record = world.engine.get(&caller.user, "").await.unwrap().unwrap();
+    assert!(record.pending.is_some());
 }
 
 #[tokio::test]

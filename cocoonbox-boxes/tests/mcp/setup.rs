@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use cocoonbox_boxes::edge::{Authenticate, serve};
 use cocoonbox_boxes::mcp::{CONTROL_PATH, McpDoor, router};
-use cocoonbox_boxes::store::MemoryStore;
+use cocoonbox_boxes::store::{FaultyStore, MemoryStore};
 use cocoonbox_boxes::usage::MemoryUsageStore;
 use cocoonbox_boxes::{AgentGrant, Caller, Engine, EngineConfig, Limits, MemoryKeeper};
 use cocoonbox_core::backend::{BoxedDuplex, FaultyBackend, MemoryBackend, MemoryOptions, Target, guest_fn};
@@ -42,6 +42,7 @@ pub(crate) struct World {
     pub(crate) backend: Arc<FaultyBackend<Arc<MemoryBackend>>>,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) ledger: MemoryUsageStore,
+    pub(crate) store: Arc<FaultyStore<MemoryStore>>,
     tokens: Arc<Tokens>,
     stop: CancellationToken,
 }
@@ -74,8 +75,8 @@ impl World {
         let config =
             EngineConfig::new(NEW.parse::<ImageName>().unwrap(), key).with_daily_cap_micros(1_000_000);
         let ledger = MemoryUsageStore::default();
-        let store = Arc::new(MemoryStore::default());
-        let engine = Engine::new(store, backend.clone(), clock.clone(), entropy, config)
+        let store = Arc::new(FaultyStore::new(MemoryStore::default()));
+        let engine = Engine::new(store.clone(), backend.clone(), clock.clone(), entropy, config)
             .with_keeper(Arc::new(MemoryKeeper::new(clock.clone())))
             .with_usage(Arc::new(ledger.clone()));
         engine.start().await.unwrap();
@@ -86,7 +87,7 @@ impl World {
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         tokio::spawn(serve(listener, router, stop.clone()));
-        Self { address, engine, backend, clock, ledger, tokens, stop }
+        Self { address, engine, backend, clock, ledger, store, tokens, stop }
     }
 
     /// Signs a new user in under `token`.

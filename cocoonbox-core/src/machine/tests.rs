@@ -48,6 +48,10 @@ enum Step {
     Create {
         owner: usize,
     },
+    /// The owner's agent makes a box.
+    AgentCreates {
+        owner: usize,
+    },
     Ensure {
         pick: usize,
     },
@@ -93,6 +97,7 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     prop_oneof![
         3 => (0..2_usize).prop_map(|owner| Step::Create { owner }),
+        2 => (0..2_usize).prop_map(|owner| Step::AgentCreates { owner }),
         4 => (0..6_usize).prop_map(|pick| Step::Ensure { pick }),
         3 => (0..6_usize, any::<bool>()).prop_map(|(pick, disk)| Step::Hibernate { pick, disk }),
         1 => (0..6_usize).prop_map(|pick| Step::Delete { pick }),
@@ -123,6 +128,8 @@ struct World {
     now: Timestamp,
     owners: [UserId; 2],
     records: BTreeMap<BoxId, BoxRecord>,
+    /// The boxes that agents made.
+    agents: BTreeSet<BoxId>,
     claims: BTreeMap<SandboxId, Held>,
     /// The sandbox in which a box's files were first seen.
     files: BTreeMap<BoxId, SandboxId>,
@@ -150,6 +157,7 @@ impl World {
             now: Timestamp::from_millis(1_000_000),
             owners,
             records: BTreeMap::new(),
+            agents: BTreeSet::new(),
             claims: BTreeMap::new(),
             files: BTreeMap::new(),
             flight: VecDeque::new(),
@@ -174,6 +182,24 @@ impl World {
         Tally::of(
             self.records.values().filter(|record| record.owner == *owner && Some(&record.id) != without),
         )
+    }
+
+    fn share(&self, owner: &UserId, without: Option<&BoxId>) -> AgentShare {
+        let made = self.records.values().filter(|record| record.agent && record.owner == *owner);
+        AgentShare::of(made.filter(|record| Some(&record.id) != without), 3, 1)
+    }
+
+    fn create(&mut self, owner: usize, agent: Option<AgentShare>) -> Check {
+        let owner = self.owners[owner].clone();
+        let id = BoxId::random(&self.entropy).unwrap();
+        let (name, image) = (BoxName::first(), ImageName::host());
+        let new = NewBox { id: id.clone(), owner: owner.clone(), name, image };
+        let tally = self.tally(&owner, None);
+        if agent.is_some() {
+            self.agents.insert(id.clone());
+        }
+        let command = Command::Create { new, fresh: self.fresh(), tally, limits: LIMITS, agent };
+        self.command(&id, command)
     }
 
     fn seen(&self, id: &BoxId) -> Vec<SeenClaim> {
@@ -389,27 +415,20 @@ impl World {
 
     fn take(&mut self, step: Step) -> Check {
         match step {
-            Step::Create { owner } => {
-                let owner = self.owners[owner].clone();
-                let id = BoxId::random(&self.entropy).unwrap();
-                let new = NewBox {
-                    id: id.clone(),
-                    owner: owner.clone(),
-                    name: BoxName::first(),
-                    image: ImageName::host(),
-                };
-                let tally = self.tally(&owner, None);
-                let command =
-                    Command::Create { new, fresh: self.fresh(), tally, limits: LIMITS, agent: None };
-                self.command(&id, command)
+            Step::Create { owner } => self.create(owner, None),
+            Step::AgentCreates { owner } => {
+                let share = self.share(&self.owners[owner], None);
+                self.create(owner, Some(share))
             }
             Step::Ensure { pick } => {
                 let Some(id) = self.pick(pick) else { return Ok(()) };
                 if in_doubt(&self.records[&id]) {
                     self.reconcile(&id)?;
                 }
-                let tally = self.tally(&self.records[&id].owner, Some(&id));
-                let command = Command::Ensure { fresh: self.fresh(), tally, limits: LIMITS, agent: None };
+                let record = &self.records[&id];
+                let tally = self.tally(&record.owner, Some(&id));
+                let agent = record.agent.then(|| self.share(&record.owner, Some(&id)));
+                let command = Command::Ensure { fresh: self.fresh(), tally, limits: LIMITS, agent };
                 self.command(&id, command)
             }
             Step::Hibernate { pick, disk } => {
@@ -506,8 +525,12 @@ impl World {
             if tally.running > 2 {
                 return Err(format!("{} boxes count as running", tally.running));
             }
-            let running =
-                self.claims.values().filter(|held| held.owner == *owner && held.state == ClaimState::Running);
+            if tally.agent_boxes > 2 {
+                return Err(format!("{} boxes of agents", tally.agent_boxes));
+            }
+            let own = |held: &&Held| held.owner == *owner && !self.agents.contains(&held.of);
+            let running = self.claims.values().filter(own);
+            let running = running.filter(|held| held.state == ClaimState::Running);
             // a box that moves to another image has its old sandbox until the new one holds its files
             let running: BTreeSet<&BoxId> = running.map(|held| &held.of).collect();
             if running.len() > 2 {
@@ -515,6 +538,9 @@ impl World {
             }
         }
         for record in self.records.values() {
+            if record.agent != self.agents.contains(&record.id) {
+                return Err(format!("{} has changed hands", record.id));
+            }
             if record.pending.is_none() && record.state.is_between() {
                 return Err(format!("{} is {} and nothing is under way", record.id, record.state));
             }
