@@ -9,8 +9,8 @@ use cocoonbox_core::machine::Phase;
 use cocoonbox_core::{Clock, Entropy, GrantId, UserId, random_secret};
 use cocoonbox_oauth::http::Belongings;
 use cocoonbox_oauth::{DialRules, Documents, OauthKey, OauthKeyStore, SystemResolver};
-use rustls_platform_verifier::BuilderVerifierExt;
 use cocoonbox_seal::{Key, NONCE_LENGTH, open, seal};
+use rustls_platform_verifier::BuilderVerifierExt;
 
 /// Names what is sealed, so that nothing else sealed under the master key can stand in for it.
 const LABEL: &[u8] = b"cocoonbox oauth key";
