@@ -48,21 +48,19 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         Ipv4Addr::new(a, b, c, d)
     };
     match segments {
-        // mapped, compatible (and with it the unspecified and the loopback address), translated
-        [0, 0, 0, 0, 0, 0xffff | 0, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => is_public_v4(tail(6)),
-        // NAT64, the well-known prefix; a local one is nobody's to reach
-        [0x64, 0xff9b, 0, 0, 0, 0, ..] => is_public_v4(tail(6)),
-        [0x64, 0xff9b, 1, ..] => false,
+        // mapped, compatible (and with it the unspecified and the loopback address), translated, NAT64
+        [0, 0, 0, 0, 0, 0xffff | 0, ..] | [0, 0, 0, 0, 0xffff, 0, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => {
+            is_public_v4(tail(6))
+        }
         // 6to4
         [0x2002, ..] => is_public_v4(tail(1)),
-        // Teredo and the rest of the protocols' block
-        [0x2001, second, ..] if second < 0x200 => false,
         // documentation
         [0x2001, 0xdb8, ..] => false,
+        // Teredo and the rest of the protocols' block
+        [0x2001, second, ..] if second < 0x200 => false,
+        // documentation again
         [0x3fff, second, ..] if second < 0x1000 => false,
-        // segment routing
-        [0x5f00, ..] => false,
-        // of all the rest only global unicast is given out
+        // of all the rest only global unicast is given out: no local NAT64, no segment routing, nothing local
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }

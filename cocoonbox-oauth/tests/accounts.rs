@@ -1,5 +1,6 @@
 //! The contract of sessions, grants and clients, on every store there is.
 
+use std::future::{Ready, ready};
 use std::sync::Arc;
 
 use cocoonbox_core::Timestamp;
@@ -10,8 +11,8 @@ use cocoonbox_oauth::{FaultyUserStore, MemoryUserStore, SqlUserStore};
 mod memory {
     use super::*;
 
-    async fn make() -> Option<(Accounts, ())> {
-        Some((Arc::new(MemoryUserStore::default()), ()))
+    fn make() -> Ready<Option<(Accounts, ())>> {
+        ready(Some((Arc::new(MemoryUserStore::default()), ())))
     }
     cocoonbox_oauth::account_store_suite!(make());
 }
@@ -20,8 +21,8 @@ mod memory {
 mod faulty {
     use super::*;
 
-    async fn make() -> Option<(Accounts, ())> {
-        Some((Arc::new(FaultyUserStore::new(MemoryUserStore::default(), [])), ()))
+    fn make() -> Ready<Option<(Accounts, ())>> {
+        ready(Some((Arc::new(FaultyUserStore::new(MemoryUserStore::default(), [])), ())))
     }
     cocoonbox_oauth::account_store_suite!(make());
 }

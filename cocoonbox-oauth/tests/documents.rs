@@ -32,6 +32,8 @@ impl Resolve for Script {
     }
 }
 
+type Answers = Box<dyn Fn(u16) -> Vec<u8> + Send + Sync>;
+
 struct Stand {
     port: u16,
     tls: Arc<ClientConfig>,
@@ -161,7 +163,7 @@ async fn a_name_is_asked_for_its_addresses_once() {
 #[tokio::test]
 async fn what_is_no_good_document_is_refused() {
     let body = |port| document(port);
-    let cases: Vec<(&str, Box<dyn Fn(u16) -> Vec<u8> + Send + Sync>)> = vec![
+    let cases: Vec<(&str, Answers)> = vec![
         ("another site's certificate", Box::new(move |port| ok("application/json", &body(port)))),
         (
             "a redirect",

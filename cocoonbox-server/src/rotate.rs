@@ -167,6 +167,7 @@ mod tests {
                 name: format!("user{number}").parse()?,
                 admin: false,
                 disabled: false,
+                max_agent_boxes: None,
                 created_at: SystemClock.now(),
                 revision: 1,
             };

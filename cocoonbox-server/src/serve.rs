@@ -9,6 +9,7 @@ use axum::middleware::from_fn_with_state;
 use cocoonbox_boxes::edge::{Edge, Pool, serve};
 use cocoonbox_boxes::mcp::McpDoor;
 use cocoonbox_boxes::store::SqlStore;
+use cocoonbox_boxes::usage::SqlUsageStore;
 use cocoonbox_boxes::{Engine, EngineConfig, Limits};
 use cocoonbox_core::backend::{NetworkMode, PoolKey, PoolTarget, SandboxBackend, Size};
 use cocoonbox_core::{Clock, Entropy, SystemClock, SystemEntropy};
@@ -72,6 +73,7 @@ pub async fn run(
     let pool = Arc::new(Pool::default());
     let settings = EngineConfig::new(config.default_image.clone(), key.verifying_key())
         .with_size(config.box_size)
+        .with_agent_idle_hibernate(config.agent_idle_hibernate)
         .with_user_idle_hibernate(config.user_idle_hibernate)
         .with_freeze_to_disk_after(config.freeze_to_disk_after);
     let backend = nodes.backend();
@@ -87,7 +89,11 @@ pub async fn run(
         entropy: &entropy,
     };
     let (keeper, door) = crate::state::open(parts).await?;
-    let engine = engine.with_before_sleep(Arc::clone(&pool) as _).with_keeper(Arc::clone(&keeper) as _);
+    let ledger = SqlUsageStore::open(db.clone(), clock.now()).await.context("the ledger of model calls")?;
+    let engine = engine
+        .with_before_sleep(Arc::clone(&pool) as _)
+        .with_keeper(Arc::clone(&keeper) as _)
+        .with_usage(Arc::new(ledger));
     let engine = Arc::new(engine);
     let reconciled = engine.start().await.context("the boxes could not be compared with their sandboxes")?;
 

@@ -203,7 +203,15 @@ mod tests {
         for name in ["ana", "bob", "eve"] {
             let id = UserId::random(&SystemEntropy)?;
             let (name, created_at) = (name.parse()?, SystemClock.now());
-            let user = User { id: id.clone(), name, admin: false, disabled: false, created_at, revision: 1 };
+            let user = User {
+                id: id.clone(),
+                name,
+                admin: false,
+                disabled: false,
+                max_agent_boxes: None,
+                created_at,
+                revision: 1,
+            };
             users.create_user(&user, &[]).await?;
             ids.push(id);
         }

@@ -564,6 +564,9 @@ pub struct UpArgs {
     /// address on this machine]
     #[arg(long, value_name = "URL")]
     pub oauth_public_url: Option<String>,
+    /// Let a box that an outside agent made sleep after this long without a client call [default: 30m; 0s: never]
+    #[arg(long, value_name = "TIME")]
+    pub oauth_idle_hibernate: Option<String>,
     /// A file with the URL of a PostgreSQL database [default: a SQLite file in the data folder]
     #[arg(long, value_name = "FILE")]
     pub database_url_file: Option<PathBuf>,

@@ -32,6 +32,9 @@ use crate::{
     TokenIndex, User,
 };
 
+#[cfg(fuzzing)]
+pub use token::fuzz_form;
+
 /// The largest body of a request.
 const BODY_MAX: usize = 64 * 1024;
 

@@ -34,6 +34,7 @@ pub fn add_users(data: &Path, count: usize) -> Result<Vec<Person>, Box<dyn Error
                 name: format!("user-{number}").parse()?,
                 admin: false,
                 disabled: false,
+                max_agent_boxes: None,
                 created_at: now,
                 revision: 1,
             };

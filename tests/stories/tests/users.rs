@@ -20,6 +20,7 @@ fn add_user(server: &Server, name: &str) -> Result<String, Box<dyn std::error::E
             name: name.parse()?,
             admin: false,
             disabled: false,
+            max_agent_boxes: None,
             created_at: now,
             revision: 1,
         };

@@ -23,7 +23,7 @@ pub use file::FileError;
 pub use server::{NodeSetting, ServerConfig, StateStore, nodes};
 
 /// The keys of `api.yaml`, with the defaults of those that have one.
-const KEYS: [(&str, Option<&str>); 21] = [
+const KEYS: [(&str, Option<&str>); 22] = [
     ("listen", Some("127.0.0.1:7420")),
     ("backend", Some("auto")),
     ("docker_socket", None),
@@ -36,6 +36,7 @@ const KEYS: [(&str, Option<&str>); 21] = [
     ("max_boxes", Some("1")),
     ("max_running", Some("1")),
     ("oauth.public_url", None),
+    ("oauth.idle_hibernate", Some("30m")),
     ("database_url_file", None),
     ("agent", None),
     ("warm", Some("1")),
@@ -285,6 +286,7 @@ fn words(flags: &UpArgs, key: &str) -> Option<OsString> {
         "freeze_to_disk_after" => flags.freeze_to_disk_after.clone().map(Into::into),
         "max_boxes" => number(flags.max_boxes),
         "max_running" => number(flags.max_running),
+        "oauth.idle_hibernate" => flags.oauth_idle_hibernate.clone().map(Into::into),
         "oauth.public_url" => flags.oauth_public_url.clone().map(Into::into),
         "database_url_file" => flags.database_url_file.clone().map(Into::into),
         "agent" => flags.agent.clone().map(Into::into),

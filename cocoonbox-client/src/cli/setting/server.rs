@@ -69,6 +69,8 @@ pub struct ServerConfig {
     pub max_running: u32,
     /// How the server is reached from elsewhere; absent: at its own address.
     pub public_url: Option<String>,
+    /// How long a box that an outside agent made runs unused; zero is for ever.
+    pub agent_idle_hibernate: Duration,
     /// A file with a PostgreSQL URL; absent: SQLite in the data directory.
     pub database_url_file: Option<PathBuf>,
     /// The agent's binary; absent where nodes elsewhere keep the boxes.
@@ -137,6 +139,7 @@ impl ServerConfig {
                 let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"))?;
                 (!rest.is_empty() && !rest.contains(['@', '?', '#'])).then(|| text.to_owned())
             })?,
+            agent_idle_hibernate: span("oauth.idle_hibernate")?,
             database_url_file: path("database_url_file"),
             agent,
             warm: count("warm")?,
