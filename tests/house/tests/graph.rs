@@ -28,7 +28,7 @@ const LEVELS: &[(&str, u32)] = &[
 ];
 
 /// The most packages that the lock file may name; raising it says in the commit what was gained.
-const PACKAGE_CEILING: usize = 475;
+const PACKAGE_CEILING: usize = 505;
 
 struct Edge {
     from: String,

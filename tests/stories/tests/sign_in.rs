@@ -74,7 +74,7 @@ fn a_person_may_say_no_and_a_browser_may_be_elsewhere() {
     assert!(refused.failed(3).contains("nothing was allowed at the browser"), "{refused:?}");
 
     // the address is opened on another computer, and what it leads to is pasted
-    let mut elsewhere = fresh(&server, "allow", &["login", "--no-browser"]);
+    let elsewhere = fresh(&server, "allow", &["login", "--no-browser"]);
     let script = "exec 3>&1; \"$@\" 2>&1 >&3 | tee \"$HOME/said\"";
     let mut waiting = server.command("bash");
     let words = std::iter::once(elsewhere.get_program()).chain(elsewhere.get_args());
