@@ -585,7 +585,7 @@ pub struct UpArgs {
     /// Where saves are kept: a folder, or s3://BUCKET [default: the folder state in the data folder]
     #[arg(long, value_name = "PLACE")]
     pub state_store: Option<String>,
-    /// The server of an s3:// store, such as https://s3.example.org [default: Amazon's of the region]
+    /// The server of an s3:// store, such as `https://s3.example.org` [default: Amazon's of the region]
     #[arg(long, value_name = "URL")]
     pub state_store_endpoint: Option<String>,
     /// The region of an s3:// store [default: us-east-1]
