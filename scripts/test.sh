@@ -11,6 +11,8 @@ cd "$root"
 ulimit -n "$(ulimit -Hn)" 2>/dev/null || true
 
 "$scripts_dir/agent.sh" --with-attacker
+# the pages, which the binaries take in
+"$scripts_dir/console.sh"
 # in one go with the tests, so that each library is built once
 cargo build --workspace --bins --tests --examples
 export COCOONBOX_AGENT=$root/target/agent/cocoonbox-agent

@@ -115,6 +115,14 @@ impl Client {
         StateClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
+    /// Returns what a plain HTTP request shows: the caller's token.
+    pub(crate) fn bearer(&self) -> Option<tonic::codegen::http::HeaderValue> {
+        let mut value =
+            tonic::codegen::http::HeaderValue::from_bytes(self.authorization.as_ref()?.as_bytes()).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+
     pub(crate) fn channel(&self) -> Channel {
         self.channel.clone()
     }

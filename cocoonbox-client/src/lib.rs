@@ -8,6 +8,7 @@ mod client;
 mod endpoint;
 mod error;
 pub mod exec;
+pub mod mcp;
 mod operation;
 mod reference;
 mod sign_in;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use cocoonbox_core::{GrantId, Timestamp, UserId};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::grant::ENDED_FOR;
@@ -84,6 +85,8 @@ struct Map {
 #[derive(Debug, Default)]
 pub struct AgentIndex {
     map: RwLock<Map>,
+    /// Readings take turns: one that began earlier must not undo what a later one saw.
+    reading: Mutex<()>,
 }
 
 impl AgentIndex {
@@ -95,6 +98,17 @@ impl AgentIndex {
         let index = Self::default();
         index.reload(store, now).await?;
         Ok(index)
+    }
+
+    /// Makes an index of grants that are known, for who keeps them elsewhere.
+    pub fn of(living: Vec<LivingGrant>, now: Timestamp) -> Self {
+        let index = Self::default();
+        let mut map = index.map.write().unwrap_or_else(PoisonError::into_inner);
+        for grant in living {
+            map.put(grant, now);
+        }
+        drop(map);
+        index
     }
 
     /// Lets an agent in by its access token, and remembers the time.
@@ -128,6 +142,7 @@ impl AgentIndex {
     /// # Errors
     /// What the store says; the index is then as it was.
     pub async fn reload(&self, store: &dyn GrantStore, now: Timestamp) -> Result<(), UserStoreError> {
+        let _turn = self.reading.lock().await;
         let mut living: Vec<LivingGrant> = Vec::new();
         loop {
             let after = living.last().map(|last| last.grant.id.clone());
@@ -142,7 +157,7 @@ impl AgentIndex {
         let known: Vec<GrantId> = map.grants.keys().cloned().collect();
         for id in known {
             if living.binary_search_by(|held| held.grant.id.cmp(&id)).is_err() {
-                map.end(&id, now);
+                map.drop_entry(&id);
             }
         }
         for grant in living {
@@ -162,6 +177,7 @@ impl AgentIndex {
         id: &GrantId,
         now: Timestamp,
     ) -> Result<(), UserStoreError> {
+        let _turn = self.reading.lock().await;
         let living = store.living(Which::One(id), None, now).await?.pop();
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         match living {

@@ -199,3 +199,37 @@ async fn a_check_does_not_reach_the_store() {
     }
     assert_eq!(store.calls(), calls);
 }
+
+mod agents {
+    use std::sync::Arc;
+
+    use cocoonbox_oauth::testkit::account::{access, grant};
+    use cocoonbox_oauth::testkit::{AT, user};
+    use cocoonbox_oauth::{AgentIndex, GrantStore as _, MemoryUserStore, OauthKey, UserStore as _};
+
+    #[tokio::test]
+    async fn readings_that_cross_leave_what_was_let_in_last() {
+        let store = Arc::new(MemoryUserStore::default());
+        let jo = user("jo");
+        store.create_user(&jo, &[]).await.expect("a new name");
+        let index = Arc::new(AgentIndex::load(&*store, AT).await.expect("grants"));
+        let key = OauthKey::new("a key of tests".to_owned());
+        // many readings of all, and grants that begin in the middle of them
+        let mut readings = tokio::task::JoinSet::new();
+        for _ in 0..20 {
+            let (index, store) = (index.clone(), store.clone());
+            readings.spawn(async move { index.reload(&*store, AT).await.expect("grants") });
+        }
+        let mut begun = Vec::new();
+        for _ in 0..20 {
+            let held = grant(&jo.id);
+            store.begin_grant(&held, &access(&held.id, 1), AT).await.expect("room");
+            index.reload_one(&*store, &held.id, AT).await.expect("the grant");
+            begun.push(held);
+        }
+        readings.join_all().await;
+        for held in begun {
+            assert!(index.check(&key.access(&held.id, 1), AT).is_ok(), "{}", held.id);
+        }
+    }
+}

@@ -83,6 +83,15 @@ Examples:
   cocoonbox devices                             * marks this machine
   cocoonbox devices revoke tk_abcdefghijklmnop")]
     Devices(DevicesArgs),
+    /// Serve the control MCP over standard input and output, with your token
+    #[command(after_long_help = "\
+For agents on this machine whose MCP client does not sign in by itself. Such an
+agent acts as you; one that signs in at URL/cocoonbox.mcp/control gets boxes of its
+own and sees no others.
+
+Example, in the settings of an MCP client:
+  {\"mcpServers\": {\"boxes\": {\"command\": \"cocoonbox\", \"args\": [\"mcp\"]}}}")]
+    Mcp,
     /// Show the server, who you are there, and whether it is well
     Status,
     /// Make, list, wake, put to sleep and end boxes

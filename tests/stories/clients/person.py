@@ -3,6 +3,7 @@
 person.py password ENDPOINT LINK      sets PERSON_PASSWORD by a one-time link
 person.py allow|deny ADDRESS          signs in as PERSON_NAME, answers what the address asks, and goes where it leads
 person.py call ENDPOINT METHOD PATH   signs in, calls the console's JSON, and prints the answer
+person.py register ENDPOINT REDIRECT  registers a client and prints its id
 person.py agent ENDPOINT              an outside agent from its first 401 to its end, with a person who allows it
 """
 
@@ -120,6 +121,12 @@ class Mcp:
         return self.ask("tools/call", {"name": name, "arguments": arguments or {}})["result"]
 
 
+def register(door, redirect):
+    metadata = json.dumps({"client_name": "A story's agent", "redirect_uris": [redirect]}).encode()
+    request = urllib.request.Request(door, metadata, {"content-type": "application/json"})
+    return json.load(urllib.request.urlopen(request, timeout=30))["client_id"]
+
+
 def agent(endpoint):
     control = f"{endpoint}/cocoonbox.mcp/control"
     challenge = refused(lambda: get(control)).headers["www-authenticate"]
@@ -141,9 +148,7 @@ def agent(endpoint):
     waiting = threading.Thread(target=listener.handle_request)
     waiting.start()
     redirect = f"http://127.0.0.1:{listener.server_port}/cb"
-    metadata = json.dumps({"client_name": "A story's agent", "redirect_uris": ["http://127.0.0.1/cb"]}).encode()
-    request = urllib.request.Request(server["registration_endpoint"], metadata, {"content-type": "application/json"})
-    client = json.load(urllib.request.urlopen(request, timeout=30))["client_id"]
+    client = register(server["registration_endpoint"], "http://127.0.0.1/cb")
     verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(16)
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     query = urllib.parse.urlencode({
@@ -189,6 +194,8 @@ def main(verb, place, *more):
         print(answer("allow", place))
     elif verb == "call":
         print(json.dumps(Browser(place).sign_in().call(*more)))
+    elif verb == "register":
+        print(register(f"{place}/cocoonbox.oauth/register", more[0]))
     elif verb == "agent":
         agent(place)
     else:

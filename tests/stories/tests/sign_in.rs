@@ -135,3 +135,62 @@ fn signing_out_everywhere_leaves_no_way_in() {
     assert_eq!(run(&server, &["whoami"]).code, Some(3));
     assert_eq!(server.cli(&["whoami"]).code, Some(3));
 }
+
+#[test]
+fn the_control_mcp_is_served_over_standard_streams() {
+    let server = server();
+    let messages = [
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "story", "version": "1" } } }),
+        json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }),
+        json!({ "jsonrpc": "2.0", "id": "two", "method": "tools/call", "params": { "name": "box_ensure", "arguments": {} } }),
+        json!({ "jsonrpc": "2.0", "id": 3, "method": "nothing/like/that" }),
+    ];
+    let input: String = messages.iter().map(|message| format!("{message}\n")).collect();
+    let said = server.cli_with(&["mcp"], format!("{input}no JSON\n").as_bytes()).ok();
+    let lines: Vec<Value> =
+        said.lines().map(|line| serde_json::from_str(line).expect("JSON lines")).collect();
+    let answer =
+        |id: Value| lines.iter().find(|line| line["id"] == id).unwrap_or_else(|| panic!("{id} in {said}"));
+    assert_eq!(answer(json!(1))["result"]["protocolVersion"], "2025-11-25");
+    assert_eq!(answer(json!("two"))["result"]["structuredContent"]["state"], "running");
+    assert_eq!(answer(json!(3))["error"]["code"], -32601);
+    assert_eq!(answer(Value::Null)["error"]["code"], -32700);
+    assert_eq!(lines.len(), 4, "{said}");
+
+    // without a token nobody waits for ever
+    let refused = output(fresh(&server, "deny", &["mcp"]).env("COCOONBOX_TOKEN", "cb_0"), input.as_bytes());
+    assert_ne!(refused.code, Some(0), "{refused:?}");
+}
+
+#[test]
+fn the_authorization_server_passes_the_conformance_suite() {
+    use std::io::{BufRead as _, BufReader};
+    let server = server();
+    let client = person(&["register", &server.endpoint(), "http://127.0.0.1/callback"]).ok();
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/mcp-conformance.sh");
+    let mut suite = Command::new(script)
+        .args(["authorization", "--url", &server.endpoint(), "--client-id", &client])
+        .args(["--resource", &format!("{}/cocoonbox.mcp", server.endpoint()), "--port", &port.to_string()])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut said = String::new();
+    let mut allowed = false;
+    for line in BufReader::new(suite.stdout.take().expect("a pipe")).lines() {
+        let line = line.expect("text");
+        if let Some(address) = line.split_whitespace().find(|word| word.contains("/cb/oauth/authorize?"))
+            && !allowed
+        {
+            person(&["allow", address]).ok();
+            allowed = true;
+        }
+        said.push_str(&line);
+        said.push('\n');
+    }
+    assert!(suite.wait().expect("it ends").success() && allowed, "{said}");
+    assert!(!said.contains("WARN") && !said.contains("FAIL"), "{said}");
+}

@@ -133,6 +133,17 @@ pub(super) async fn whoami(
     print(io, &format!("{}{admin} at {endpoint}\n", plain(&me.user_name)))
 }
 
+/// Serves the control MCP until standard input ends.
+pub(super) async fn mcp(global: &Global, environment: &Environment, io: &mut Io<'_>) -> Result<(), CliError> {
+    let client = environment.client(global).await?;
+    let stdin = std::mem::replace(&mut io.stdin, Box::new(tokio::io::empty()));
+    let work = crate::mcp::bridge(&client, stdin, &mut io.command_stdout);
+    match super::serve::unless_interrupted(work).await {
+        Some(Err(source)) => Err(CliError::io("the standard streams cannot be used", source)),
+        _ => Ok(()),
+    }
+}
+
 pub(super) async fn devices(
     args: DevicesArgs,
     global: &Global,

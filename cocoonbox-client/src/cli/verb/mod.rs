@@ -54,6 +54,7 @@ pub async fn run(cli: Cli, environment: &Environment, io: &mut Io<'_>) -> Outcom
         Verb::Logout(args) => account::logout(args, &global, environment, io).await,
         Verb::Whoami => account::whoami(&global, environment, io).await,
         Verb::Devices(args) => account::devices(args, &global, environment, io).await,
+        Verb::Mcp => account::mcp(&global, environment, io).await,
         Verb::Status => account::status(&global, environment, io).await,
         Verb::Box(verb) => boxes::run(verb, &global, environment, io).await,
         Verb::Save(args) => state::save(&args, &global, environment, io).await,
