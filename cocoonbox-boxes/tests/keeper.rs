@@ -30,7 +30,13 @@ impl KeptBox for Held {
         let (ours, theirs) = tokio::io::duplex(64);
         self.agent.lock().await.push(theirs);
         let wake_id = WakeId::random(&SystemEntropy).expect("entropy");
-        Guest { owner: self.owner.clone(), box_id: self.id.clone(), wake_id, stream: Box::new(ours) }
+        Guest {
+            owner: self.owner.clone(),
+            box_id: self.id.clone(),
+            agent: false,
+            wake_id,
+            stream: Box::new(ours),
+        }
     }
     async fn write(&self, path: &str, text: &str) {
         self.keeper.write(&self.id, path, text.as_bytes());

@@ -68,12 +68,10 @@ pub async fn bridge(
                 line = next_line(&mut input), if open.len() < AT_ONCE => line?,
             };
             let Some(line) = line else { break };
-            let message: Value = match line.as_deref().map(serde_json::from_slice) {
-                Some(Ok(message @ (Value::Object(_) | Value::Array(_)))) => message,
-                _ => {
-                    let _ = lines.send(error(&Value::Null, -32700, "this line is no message")).await;
-                    continue;
-                }
+            let read = line.as_deref().map(serde_json::from_slice::<Value>);
+            let Some(Ok(message @ (Value::Object(_) | Value::Array(_)))) = read else {
+                let _ = lines.send(error(&Value::Null, -32700, "this line is no message")).await;
+                continue;
             };
             sent += 1;
             let one = exchange(client, Arc::clone(&agreed), message.clone(), lines.clone());

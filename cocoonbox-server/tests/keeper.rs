@@ -13,15 +13,17 @@ use base64::engine::general_purpose::STANDARD;
 use cocoonbox_boxes::state::{MemoryStateKeys, SealedKeeper, StateDoor};
 use cocoonbox_boxes::store::MemoryStore;
 use cocoonbox_boxes::testkit::keeper::{KeptBox, KeptWorld};
-use cocoonbox_boxes::{Engine, EngineConfig, Guest, Limits, Moved, SaveReason, Started, StateKeeper};
+use cocoonbox_boxes::{
+    AgentGrant, Engine, EngineConfig, Guest, Limits, Moved, SaveReason, Started, StateKeeper,
+};
 use cocoonbox_core::backend::{ClaimFilter, HibernateTo, SandboxBackend, SandboxId, Target};
 use cocoonbox_core::machine::{BoxRecord, Phase};
-use cocoonbox_core::{BoxId, Clock, Entropy, ImageName, SystemClock, SystemEntropy, UserId};
+use cocoonbox_core::{BoxId, Clock, Entropy, GrantId, ImageName, SystemClock, SystemEntropy, UserId};
 use cocoonbox_sandbox::doors::EdgeDoor;
 use cocoonbox_sandbox::testkit::{EngineForTests as _, PodmanForTests, image};
 use cocoonbox_sandbox::{BwrapBackend, BwrapConfig, ContainerBackend};
 use cocoonbox_seal::Key;
-use cocoonbox_state::{MemoryCatalog, MemoryObjects};
+use cocoonbox_state::{Label, MemoryCatalog, MemoryObjects, Objects as _, Prefix};
 use ed25519_dalek::SigningKey;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::sync::watch;
@@ -72,6 +74,7 @@ struct World {
     engine: Engine,
     backend: Arc<dyn SandboxBackend>,
     keeper: Arc<SealedKeeper>,
+    objects: Arc<MemoryObjects>,
     _data: tempfile::TempDir,
 }
 
@@ -98,7 +101,7 @@ impl World {
         tokio::spawn(async move { axum::serve(listener, router).await });
         let call_key = Arc::new(SigningKey::from_bytes(&[9; 32]));
         let keeper = Arc::new(SealedKeeper::new(
-            objects,
+            Arc::clone(&objects) as _,
             Arc::new(door),
             Arc::new(MemoryCatalog::default()),
             Arc::new(MemoryStateKeys::new(Arc::clone(&entropy))),
@@ -114,7 +117,7 @@ impl World {
         // it does not know the keeper: the suite alone saves
         let engine = Engine::new(store, Arc::clone(&backend), clock, entropy, config);
         engine.start().await?;
-        Ok(Self { engine, backend, keeper, _data: data })
+        Ok(Self { engine, backend, keeper, objects, _data: data })
     }
 }
 
@@ -222,7 +225,8 @@ impl KeptBox for Made {
         let target = Target::Port(AGENT.try_into().expect("a port"));
         let stream = self.backend.connect(&sandbox, target).await.expect("its agent listens");
         let wake_id = record.wake_id.expect("it runs");
-        Guest { owner: self.owner.clone(), box_id: self.id.clone(), wake_id, stream }
+        let agent = record.agent;
+        Guest { owner: self.owner.clone(), box_id: self.id.clone(), agent, wake_id, stream }
     }
     async fn write(&self, path: &str, text: &str) {
         let written = self.sh(&format!("mkdir -p \"$(dirname {path})\" && printf %s {text} > {path}")).await;
@@ -277,6 +281,38 @@ async fn a_restore_that_was_given_up_is_gone_on_with() {
     assert_eq!(made.sh("cat /workspace/other").await.as_deref(), Some("other\n"));
     kept.restart().await;
     assert_eq!(made.sh(look).await, Some(before));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_agents_box_saves_is_shared_with_no_other() {
+    let world = World::new(Kind::Bwrap).await;
+    let owner = UserId::random(&SystemEntropy).expect("entropy");
+    let own = world.make(&owner).await;
+    let grant = GrantId::random(&SystemEntropy).expect("entropy");
+    let agent = AgentGrant { id: grant, max_boxes: 1, max_running: 1 };
+    let engine = world.engine.acting_for(Some(&agent));
+    let started = engine.create(&owner, FREE, None, None, None).await.expect("a box is made");
+    done(&engine, &started).await;
+    let foreign = Made {
+        engine: world.engine.clone(),
+        backend: Arc::clone(&world.backend),
+        owner: owner.clone(),
+        id: started.box_id.clone(),
+    };
+    // the same bytes in both, which one domain would keep once
+    let boxes: [&dyn KeptBox; 2] = [&*own, &foreign];
+    let mut packs = Vec::new();
+    for kept in boxes {
+        kept.write("/workspace/same", &"what-both-have-".repeat(200)).await;
+        let quiet = watch::Sender::new(Moved::default());
+        world.keeper.save(kept.guest().await, SaveReason::Asked, quiet).await.expect("it is saved");
+        let all = world.objects.list(&Prefix::all_packs(&Label::from(&owner))).await.expect("a list");
+        packs.push(all.into_iter().map(|listed| listed.key.as_str().to_owned()).collect::<Vec<_>>());
+    }
+    assert!(packs[0].iter().all(|name| name.contains("/packs/user/")), "{packs:?}");
+    let domain = format!("/packs/agent-{}/", foreign.id);
+    assert!(packs[1].iter().any(|name| name.contains(&domain)), "{packs:?}");
+    assert_eq!(packs[1].iter().filter(|name| name.contains("/packs/user/")).count(), packs[0].len());
 }
 
 mod bwrap {

@@ -37,7 +37,8 @@ impl Inner {
     ) -> Result<Guest, EngineError> {
         let port = NonZeroU16::new(AGENT_PORT).expect("the agent's port is not zero");
         let stream = self.backend.connect(sandbox, Target::Port(port)).await.map_err(EngineError::Backend)?;
-        Ok(Guest { owner: record.owner.clone(), box_id: record.id.clone(), wake_id: wake_id.clone(), stream })
+        let (owner, box_id) = (record.owner.clone(), record.id.clone());
+        Ok(Guest { owner, box_id, agent: record.agent, wake_id: wake_id.clone(), stream })
     }
 
     /// Saves a box that runs, and tells how far it is.

@@ -18,6 +18,8 @@ pub struct Guest {
     pub owner: UserId,
     /// Which.
     pub box_id: BoxId,
+    /// Whether an outside agent made it: then nothing of it is shared with the owner's other boxes.
+    pub agent: bool,
     /// The wake that it runs in.
     pub wake_id: WakeId,
     /// A connection to its agent, on which nothing was said yet.

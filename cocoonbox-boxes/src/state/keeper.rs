@@ -70,6 +70,24 @@ impl SealedKeeper {
         Ok((key.box_keys(&uid, &domain, &label), ledger))
     }
 
+    /// As [`Self::opened`], for a box that may not have been saved yet: one that an agent made has a domain of its own, so
+    /// that it can neither read what the user's boxes saved nor put anything in their way.
+    async fn opened_to_save(
+        &self,
+        owner: &UserId,
+        box_id: &BoxId,
+        agent: bool,
+    ) -> Result<(BoxKeys, Ledger), KeeperError> {
+        let (keys, ledger) = self.opened(owner, box_id).await?;
+        if !agent || ledger.boxes.contains_key(keys.box_label()) {
+            return Ok((keys, ledger));
+        }
+        let Account { uid, key } = self.keys.of(owner).await?;
+        let domain = Domain::agent(keys.box_label())
+            .map_err(|error| KeeperError::Invalid { field: "box", reason: error.to_string() })?;
+        Ok((key.box_keys(&uid, &domain, keys.box_label()), ledger))
+    }
+
     /// Finds a box's save by its id, or the one that holds what it had last.
     pub(super) fn pick(ledger: &Ledger, keys: &BoxKeys, save: &str) -> Result<SaveId, KeeperError> {
         let none = |what: String| KeeperError::NotFound { what };
@@ -93,7 +111,7 @@ impl SealedKeeper {
         progress: &watch::Sender<Moved>,
     ) -> Result<SaveEntry, KeeperError> {
         let (owner, box_id) = (guest.owner.clone(), guest.box_id.clone());
-        let (keys, ledger) = self.opened(&owner, &box_id).await?;
+        let (keys, ledger) = self.opened_to_save(&owner, &box_id, guest.agent).await?;
         let Account { key, .. } = self.keys.of(&owner).await?;
         let view = pack_view(&*self.objects, &ledger, keys.uid(), keys.domain()).await.map_err(store)?;
         let mut scope = Scope::of(&keys, true);

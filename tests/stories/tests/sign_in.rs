@@ -146,8 +146,8 @@ fn the_control_mcp_is_served_over_standard_streams() {
         json!({ "jsonrpc": "2.0", "id": "two", "method": "tools/call", "params": { "name": "box_ensure", "arguments": {} } }),
         json!({ "jsonrpc": "2.0", "id": 3, "method": "nothing/like/that" }),
     ];
-    let input: String = messages.iter().map(|message| format!("{message}\n")).collect();
-    let said = server.cli_with(&["mcp"], format!("{input}no JSON\n").as_bytes()).ok();
+    let input = messages.map(|message| message.to_string()).join("\n");
+    let said = server.cli_with(&["mcp"], format!("{input}\nno JSON\n").as_bytes()).ok();
     let lines: Vec<Value> =
         said.lines().map(|line| serde_json::from_str(line).expect("JSON lines")).collect();
     let answer =
