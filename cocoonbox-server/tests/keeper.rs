@@ -8,6 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cocoonbox_boxes::state::{MemoryStateKeys, SealedKeeper, StateDoor};
@@ -26,7 +29,7 @@ use cocoonbox_seal::Key;
 use cocoonbox_state::{Label, MemoryCatalog, MemoryObjects, Objects as _, Prefix};
 use ed25519_dalek::SigningKey;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// No limits.
 const FREE: Limits = Limits { max_boxes: None, max_running: None, max_agent_boxes: None };
@@ -75,6 +78,8 @@ struct World {
     backend: Arc<dyn SandboxBackend>,
     keeper: Arc<SealedKeeper>,
     objects: Arc<MemoryObjects>,
+    /// What boxes read at the door waits for a permit each; there are plenty unless a test takes them away.
+    gate: Arc<Semaphore>,
     _data: tempfile::TempDir,
 }
 
@@ -97,7 +102,8 @@ impl World {
         let door = StateDoor::new(Arc::clone(&objects) as _, &Key::new([7; 32]), Arc::clone(&clock));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let backend = backend(kind, &data.path().join("data"), listener.local_addr()?).await?;
-        let router = door.router();
+        let gate = Arc::new(Semaphore::new(OPEN));
+        let router = door.router().layer(from_fn_with_state(Arc::clone(&gate), one_by_one));
         tokio::spawn(async move { axum::serve(listener, router).await });
         let call_key = Arc::new(SigningKey::from_bytes(&[9; 32]));
         let keeper = Arc::new(SealedKeeper::new(
@@ -117,8 +123,20 @@ impl World {
         // it does not know the keeper: the suite alone saves
         let engine = Engine::new(store, Arc::clone(&backend), clock, entropy, config);
         engine.start().await?;
-        Ok(Self { engine, backend, keeper, objects, _data: data })
+        Ok(Self { engine, backend, keeper, objects, gate, _data: data })
     }
+}
+
+/// As good as no gate.
+const OPEN: usize = 1 << 20;
+
+async fn one_by_one(State(gate): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    if request.method() == axum::http::Method::GET
+        && let Ok(permit) = gate.acquire().await
+    {
+        permit.forget();
+    }
+    next.run(request).await
 }
 
 impl Drop for World {
@@ -271,10 +289,20 @@ async fn a_restore_that_was_given_up_is_gone_on_with() {
     let mut seen = told.subscribe();
     let guest = kept.guest().await;
     let first = keeper.stage(guest, &save.id, told);
+    // what is read comes one by one, so that it cannot be over before it is given up
+    world.gate.forget_permits(OPEN);
+    let slowly = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            world.gate.add_permits(1);
+        }
+    };
     tokio::select! {
         done = first => panic!("it was too quick to be given up: {done:?}"),
         far = seen.wait_for(|moved| moved.bytes.done > GIVEN_UP_AT) => drop(far.expect("it goes on")),
+        () = slowly => {}
     }
+    world.gate.add_permits(OPEN);
     let done = keeper.stage(kept.guest().await, &save.id, quiet()).await.expect("it is gone on with");
     assert_eq!(done.files, save.files);
     assert!(done.fetched > 0 && done.fetched < 60_000_000, "{done:?}");
