@@ -5,6 +5,8 @@ mod agent_index;
 mod authorize;
 mod bootstrap;
 mod client;
+#[cfg(any(feature = "grpc", feature = "http"))]
+mod device;
 #[cfg(feature = "documents")]
 mod document;
 mod grant;

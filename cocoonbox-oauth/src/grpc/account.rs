@@ -5,10 +5,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::{ServiceOptions, status};
-use crate::{AuthorizedCaller, DEVICES_MAX, PAGE_MAX, TokenClass, TokenRecord, UserStoreError};
-
-// a personal token and all devices fit into one page
-const _: () = assert!(DEVICES_MAX < PAGE_MAX);
+use crate::{AuthorizedCaller, TokenRecord, device};
 
 /// The service `Account`.
 #[derive(Debug)]
@@ -34,12 +31,7 @@ impl AccountService {
     }
 
     async fn devices(&self, caller: &AuthorizedCaller) -> Result<Vec<TokenRecord>, Status> {
-        let tokens = self.options.store.tokens(Some(caller.user()), None, PAGE_MAX).await.map_err(status)?;
-        let devices =
-            tokens.into_iter().map(|(_, token)| token).filter(|token| token.class == TokenClass::Device);
-        let mut devices: Vec<_> = devices.collect();
-        devices.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
-        Ok(devices)
+        device::devices(&*self.options.store, caller.user()).await.map_err(status)
     }
 }
 
@@ -101,15 +93,10 @@ impl Account for AccountService {
         request: Request<wire::RevokeTokenRequest>,
     ) -> Result<Response<wire::RevokeTokenReply>, Status> {
         let caller = self.caller(request.metadata())?;
-        let tokens = self.options.store.tokens(Some(caller.user()), None, PAGE_MAX).await.map_err(status)?;
-        let personal = tokens.into_iter().find(|(_, token)| token.class == TokenClass::Personal);
-        if let Some((_, token)) = personal {
-            match self.options.store.revoke_token(caller.user(), &token.id).await {
-                Ok(()) | Err(UserStoreError::NoToken { .. }) => {}
-                Err(error) => return Err(status(error)),
-            }
-            self.options.index.reload(&*self.options.store).await.map_err(status)?;
-            tracing::info!(user = %caller.user(), token = %token.id, "a personal token was revoked");
+        let store = &*self.options.store;
+        if let Some(token) = device::remove_personal(store, caller.user()).await.map_err(status)? {
+            self.options.index.reload(store).await.map_err(status)?;
+            tracing::info!(user = %caller.user(), %token, "a personal token was revoked");
         }
         Ok(Response::new(wire::RevokeTokenReply {}))
     }

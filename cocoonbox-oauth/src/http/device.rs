@@ -10,22 +10,13 @@ use serde_json::{Value, json};
 use super::Authority;
 use super::answer::Refusal;
 use super::session::SignedIn;
-use crate::{ClientId, PAGE_MAX, TokenClass, TokenRecord};
-
-async fn devices(authority: &Authority, who: &SignedIn) -> Result<Vec<TokenRecord>, Refusal> {
-    let tokens = authority.store().tokens(Some(&who.user.id), None, PAGE_MAX).await?;
-    let devices =
-        tokens.into_iter().map(|(_, token)| token).filter(|token| token.class == TokenClass::Device);
-    let mut devices: Vec<_> = devices.collect();
-    devices.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
-    Ok(devices)
-}
+use crate::{ClientId, device};
 
 pub(super) async fn list(
     State(authority): State<Arc<Authority>>,
     who: SignedIn,
 ) -> Result<axum::Json<Value>, Refusal> {
-    let devices = devices(&authority, &who).await?.into_iter().map(|device| {
+    let devices = device::devices(authority.store(), &who.user.id).await?.into_iter().map(|device| {
         // written once a minute; this process knows better
         let used_at = device.used_at.max(authority.options.tokens.used_at(&device.hash));
         json!({
@@ -46,7 +37,7 @@ pub(super) async fn revoke(
     Path(id): Path<String>,
 ) -> Result<StatusCode, Refusal> {
     let id: TokenId = id.parse().map_err(|_| Refusal::not_found())?;
-    if !devices(&authority, &who).await?.iter().any(|device| device.id == id) {
+    if !device::devices(authority.store(), &who.user.id).await?.iter().any(|device| device.id == id) {
         return Err(Refusal::not_found());
     }
     authority.store().revoke_token(&who.user.id, &id).await?;

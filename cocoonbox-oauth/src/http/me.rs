@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::Authority;
 use super::answer::{Json, Refusal};
 use super::session::{SignedIn, cleared};
-use crate::{PAGE_MAX, Password, TokenClass, TokenRecord, UserStoreError, Which, renew_personal_token};
+use crate::{Password, Which, device, renew_personal_token};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Me {
@@ -79,17 +79,12 @@ pub(super) async fn change_password(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn personal(authority: &Authority, who: &SignedIn) -> Result<Option<TokenRecord>, Refusal> {
-    let tokens = authority.store().tokens(Some(&who.user.id), None, PAGE_MAX).await?;
-    Ok(tokens.into_iter().map(|(_, token)| token).find(|token| token.class == TokenClass::Personal))
-}
-
 /// Tells of the personal token, never the token itself.
 pub(super) async fn token(
     State(authority): State<Arc<Authority>>,
     who: SignedIn,
 ) -> Result<axum::Json<Value>, Refusal> {
-    let token = personal(&authority, &who).await?;
+    let token = device::personal(authority.store(), &who.user.id).await?;
     let used_at =
         token.as_ref().and_then(|token| token.used_at.max(authority.options.tokens.used_at(&token.hash)));
     Ok(axum::Json(json!({
@@ -117,11 +112,8 @@ pub(super) async fn revoke_token(
     State(authority): State<Arc<Authority>>,
     who: SignedIn,
 ) -> Result<StatusCode, Refusal> {
-    if let Some(token) = personal(&authority, &who).await? {
-        match authority.store().revoke_token(&who.user.id, &token.id).await {
-            Ok(()) | Err(UserStoreError::NoToken { .. }) => authority.reload_tokens().await?,
-            Err(error) => return Err(error.into()),
-        }
+    if device::remove_personal(authority.store(), &who.user.id).await?.is_some() {
+        authority.reload_tokens().await?;
         tracing::info!(user = %who.user.id, "a personal token was revoked");
     }
     Ok(StatusCode::NO_CONTENT)

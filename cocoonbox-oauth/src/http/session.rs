@@ -125,6 +125,9 @@ pub(super) async fn require(
     }
 }
 
+/// Sessions that are remembered so; with one more all begin anew.
+const OPEN_MAX: usize = 4096;
+
 /// What is open on the sessions of this process, to be ended with them.
 #[derive(Debug, Default)]
 pub(super) struct Open(Mutex<HashMap<ConsoleSessionId, (UserId, CancellationToken)>>);
@@ -132,6 +135,10 @@ pub(super) struct Open(Mutex<HashMap<ConsoleSessionId, (UserId, CancellationToke
 impl Open {
     fn of(&self, session: &ConsoleSessionId, user: &UserId) -> CancellationToken {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= OPEN_MAX && !open.contains_key(session) {
+            // what is open connects again
+            open.drain().for_each(|(_, (_, ended))| ended.cancel());
+        }
         open.entry(session.clone()).or_insert_with(|| (user.clone(), CancellationToken::new())).1.clone()
     }
 
@@ -298,4 +305,26 @@ pub(super) async fn logout(
         store.end_session(&hash).await?;
     }
     Ok(cleared(&authority))
+}
+
+#[cfg(test)]
+mod tests {
+    use cocoonbox_core::SystemEntropy;
+
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_of_sessions_is_bounded_and_nothing_stays_open_unwatched() {
+        let (open, user) = (Open::default(), UserId::random(&SystemEntropy).expect("entropy"));
+        let session = || ConsoleSessionId::random(&SystemEntropy).expect("entropy");
+        let first = session();
+        let ended = open.of(&first, &user);
+        for _ in 1..OPEN_MAX {
+            open.of(&session(), &user);
+        }
+        assert!(!open.of(&first, &user).is_cancelled(), "it is among those that there may be");
+        open.of(&session(), &user);
+        assert!(ended.is_cancelled());
+        assert!(!open.of(&first, &user).is_cancelled(), "it begins anew");
+    }
 }
