@@ -9,7 +9,12 @@ ours() { # ours NAME FLAGS...: starts one and adds it to the plan
     local name=$1 link
     shift
     server "$name" --warm 0 "$@"
-    link=$(grep -o 'http://[^ ]*#link=cbl_[0-9a-f]*' "$work/$name.log" | head -n 1)
+    # it listens before it has anything to say
+    for _ in $(seq 150); do
+        link=$(grep -o 'http://[^ ]*#link=cbl_[0-9a-f]*' "$work/$name.log" | head -n 1) && break
+        sleep 0.1
+    done
+    [ -n "$link" ] || die "no link was printed: $(cat "$work/$name.log")"
     servers+="${servers:+,}{\"name\":\"$name\",\"address\":\"127.0.0.1:$port\",\"link\":\"$link\",\"process\":$server_pid}"
 }
 ours sqlite

@@ -9,7 +9,31 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Entropy, EntropyError};
 
-const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+/// The letters that an [`Id`] is drawn from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "ids are drawn from these")]
+pub enum Letters {
+    /// `[a-z2-7]`; each carries five random bits.
+    Base32,
+    /// `[0-9a-f]`; each carries four.
+    Hex,
+}
+
+impl Letters {
+    const fn all(self) -> &'static [u8] {
+        match self {
+            Self::Base32 => b"abcdefghijklmnopqrstuvwxyz234567",
+            Self::Hex => b"0123456789abcdef",
+        }
+    }
+
+    const fn named(self) -> &'static str {
+        match self {
+            Self::Base32 => "a-z, 2-7",
+            Self::Hex => "0-9, a-f",
+        }
+    }
+}
 
 /// What an [`Id`] names.
 pub trait Kind: fmt::Debug + Send + Sync + 'static {
@@ -17,11 +41,13 @@ pub trait Kind: fmt::Debug + Send + Sync + 'static {
     const NOUN: &'static str;
     /// What each id of the kind starts with.
     const PREFIX: &'static str;
-    /// How many letters of `[a-z2-7]` follow the prefix; each carries five random bits.
+    /// How many letters follow the prefix.
     const LENGTH: usize;
+    /// Which letters.
+    const LETTERS: Letters = Letters::Base32;
 }
 
-/// The name of one thing of kind `K`: the kind's prefix and random letters of `[a-z2-7]`.
+/// The name of one thing of kind `K`: the kind's prefix and random letters.
 pub struct Id<K> {
     text: Box<str>,
     kind: PhantomData<fn() -> K>,
@@ -29,7 +55,7 @@ pub struct Id<K> {
 
 /// A text that is no id of the kind asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a {noun} id: expected {prefix:?} and {length} of a-z, 2-7")]
+#[error("not a {noun} id: expected {prefix:?} and {length} of {}", letters.named())]
 #[non_exhaustive]
 pub struct IdError {
     /// The kind's noun.
@@ -38,6 +64,8 @@ pub struct IdError {
     pub prefix: &'static str,
     /// Letters that follow it.
     pub length: usize,
+    /// Which letters.
+    pub letters: Letters,
 }
 
 impl<K: Kind> Id<K> {
@@ -50,7 +78,9 @@ impl<K: Kind> Id<K> {
         entropy.fill(&mut bytes)?;
         let mut text = String::with_capacity(K::PREFIX.len() + K::LENGTH);
         text.push_str(K::PREFIX);
-        text.extend(bytes.iter().map(|byte| char::from(ALPHABET[usize::from(byte & 31)])));
+        // as many letters as a power of two, so that each is as likely
+        let letters = K::LETTERS.all();
+        text.extend(bytes.iter().map(|byte| char::from(letters[usize::from(*byte) % letters.len()])));
         Ok(Self { text: text.into(), kind: PhantomData })
     }
 
@@ -65,10 +95,10 @@ impl<K: Kind> FromStr for Id<K> {
 
     fn from_str(text: &str) -> Result<Self, IdError> {
         let letters = text.strip_prefix(K::PREFIX).unwrap_or_default();
-        if letters.len() == K::LENGTH && letters.bytes().all(|byte| ALPHABET.contains(&byte)) {
+        if letters.len() == K::LENGTH && letters.bytes().all(|byte| K::LETTERS.all().contains(&byte)) {
             Ok(Self { text: text.into(), kind: PhantomData })
         } else {
-            Err(IdError { noun: K::NOUN, prefix: K::PREFIX, length: K::LENGTH })
+            Err(IdError { noun: K::NOUN, prefix: K::PREFIX, length: K::LENGTH, letters: K::LETTERS })
         }
     }
 }
@@ -121,7 +151,7 @@ impl<'de, K: Kind> Deserialize<'de> for Id<K> {
 }
 
 macro_rules! kinds {
-    ($($kind:ident $alias:ident $noun:literal $prefix:literal $length:literal;)*) => {$(
+    ($($kind:ident $alias:ident $noun:literal $prefix:literal $length:literal $letters:ident;)*) => {$(
         #[doc = concat!("The kind of a ", $noun, " id.")]
         #[derive(Debug)]
         #[expect(clippy::exhaustive_enums, reason = "a kind has no values")]
@@ -130,22 +160,24 @@ macro_rules! kinds {
             const NOUN: &'static str = $noun;
             const PREFIX: &'static str = $prefix;
             const LENGTH: usize = $length;
+            const LETTERS: Letters = Letters::$letters;
         }
-        #[doc = concat!("The id of a ", $noun, ": `", $prefix, "` and ", $length, " of `[a-z2-7]`.")]
+        #[doc = concat!("The id of a ", $noun, ": `", $prefix, "` and ", $length, " of [`Letters::", stringify!($letters), "`].")]
         pub type $alias = Id<$kind>;
     )*};
 }
 
 kinds! {
-    BoxKind BoxId "box" "cb-" 10;
-    ConsoleSessionKind ConsoleSessionId "console session" "cs_" 16;
-    GrantKind GrantId "agent grant" "ag_" 16;
-    OperationKind OperationId "operation" "op_" 26;
-    SessionKind SessionId "session" "se_" 26;
-    SignInLinkKind SignInLinkId "sign-in link" "sl_" 16;
-    TokenKind TokenId "token" "tk_" 16;
-    UserKind UserId "user" "us_" 16;
-    WakeKind WakeId "wake" "wk_" 26;
+    BoxKind BoxId "box" "cb-" 10 Base32;
+    ConsoleSessionKind ConsoleSessionId "console session" "cs_" 16 Base32;
+    GrantKind GrantId "agent grant" "ag_" 16 Base32;
+    OperationKind OperationId "operation" "op_" 26 Base32;
+    SessionKind SessionId "session" "se_" 26 Base32;
+    SignInKind SignInId "sign-in" "si_" 16 Base32;
+    SignInLinkKind SignInLinkId "sign-in link" "sl_" 16 Base32;
+    TokenKind TokenId "token" "dev_" 16 Hex;
+    UserKind UserId "user" "us_" 16 Base32;
+    WakeKind WakeId "wake" "wk_" 26 Base32;
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ mod sign_out;
 mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+#[cfg(any(feature = "grpc", feature = "http"))]
+mod visit;
 
 pub use agent_index::{AgentIndex, AuthorizedAgent};
 pub use authorize::{
@@ -64,7 +66,7 @@ pub use sign_out::sign_out_everywhere;
 pub use store::{
     AccountStore, CLIENTS_MAX, CODE_LIFE, ClientStore, CodeRecord, Credential, DEVICES_MAX, Fault,
     FaultyUserStore, GrantChanges, GrantStore, LINKS_MAX, LinkRecord, LivingGrant, MemoryUserStore,
-    NewDevice, OauthKeyStore, PAGE_MAX, Promise, SESSION_LIFE, SESSIONS_MAX, SessionRecord, SessionStore,
+    NewDevice, OauthKeyStore, PAGE_MAX, Promise, SESSION_LIFE, SESSIONS_MAX, SessionRecord, SessionStore, SIGN_INS_FOR, SIGN_INS_MAX, SignInRecord, SignInStore, Door,
     Spent, StateKeyStore, TokenClass, TokenRecord, UNUSED_FOR, User, UserChanges, UserKey, UserStore,
     UserStoreError, Which,
 };

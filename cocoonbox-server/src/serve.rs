@@ -128,6 +128,7 @@ pub async fn run(
     )
     .with_origins(origins(address))
     .with_belongings(Arc::new(crate::account::Boxes(Arc::clone(&engine))))
+    .with_trusted_proxies(config.trusted_proxies.clone())
     .with_version(env!("CARGO_PKG_VERSION"));
     if let Some(documents) = crate::account::documents(&clock) {
         authority = authority.with_documents(Arc::new(documents));
@@ -139,6 +140,7 @@ pub async fn run(
         Arc::clone(&clock),
         entropy,
     )
+    .with_trusted_proxies(config.trusted_proxies.clone())
     .with_version(env!("CARGO_PKG_VERSION"));
     let care =
         cocoonbox_boxes::state::look_after(Arc::clone(&keeper) as _, Arc::clone(&clock), shutdown.clone());

@@ -81,7 +81,7 @@ Examples:
     #[command(after_long_help = "\
 Examples:
   cocoonbox devices                             * marks this machine
-  cocoonbox devices revoke tk_abcdefghijklmnop")]
+  cocoonbox devices revoke dev_0123456789abcdef")]
     Devices(DevicesArgs),
     /// Serve the control MCP over standard input and output, with your token
     #[command(after_long_help = "\
@@ -576,6 +576,10 @@ pub struct UpArgs {
     /// Let a box that an outside agent made sleep after this long without a client call [default: 30m; 0s: never]
     #[arg(long, value_name = "TIME")]
     pub oauth_idle_hibernate: Option<String>,
+    /// Believe what proxies at these addresses say of where a request comes from (X-Forwarded-For), with commas between them; wrong
+    /// passwords are counted by it [default: none]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    pub trusted_proxies: Option<Vec<String>>,
     /// A file with the URL of a PostgreSQL database [default: a SQLite file in the data folder]
     #[arg(long, value_name = "FILE")]
     pub database_url_file: Option<PathBuf>,

@@ -3,6 +3,7 @@
 mod account;
 mod sign_in;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use cocoonbox_core::{Clock, Entropy};
@@ -36,6 +37,8 @@ pub struct ServiceOptions {
     pub version: String,
     /// How many wrong links are taken.
     pub limits: DoorLimits,
+    /// Proxies whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<IpAddr>,
 }
 
 impl ServiceOptions {
@@ -48,7 +51,8 @@ impl ServiceOptions {
         entropy: Arc<dyn Entropy>,
     ) -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self { store, index, agents, clock, entropy, version, limits: DoorLimits::default() }
+        let (limits, trusted_proxies) = (DoorLimits::default(), Vec::new());
+        Self { store, index, agents, clock, entropy, version, limits, trusted_proxies }
     }
 
     /// Sets what `WhoAmI` says of the server.
@@ -60,6 +64,12 @@ impl ServiceOptions {
     /// Sets how many wrong links are taken.
     pub fn with_limits(mut self, limits: DoorLimits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Sets the proxies whose `X-Forwarded-For` is believed.
+    pub fn with_trusted_proxies(mut self, proxies: Vec<IpAddr>) -> Self {
+        self.trusted_proxies = proxies;
         self
     }
 }

@@ -5,7 +5,8 @@ use tonic::{Request, Response, Status, async_trait};
 
 use super::{ServiceOptions, status};
 use crate::limit::{Limiter, network};
-use crate::{AccessToken, Label, LinkToken, NewDevice, UserStoreError};
+use crate::visit::{Visit, origin};
+use crate::{AccessToken, Door, Label, LinkToken, NewDevice, UserStoreError};
 
 /// The service `SignIn`.
 #[derive(Debug)]
@@ -28,7 +29,14 @@ impl SignIn for SignInService {
         &self,
         request: Request<wire::RedeemLinkRequest>,
     ) -> Result<Response<wire::RedeemLinkReply>, Status> {
-        let from = request.remote_addr().map(|address| address.ip());
+        let peer = request.remote_addr().map(|address| address.ip());
+        let forwarded: Vec<&str> = request
+            .metadata()
+            .get_all("x-forwarded-for")
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .collect();
+        let from = origin(peer, forwarded.into_iter(), &self.options.trusted_proxies);
         let wire::RedeemLinkRequest { link, device_name } = request.into_inner();
         let link = LinkToken::new(link);
         let label: Label = device_name.trim().parse().map_err(|error: crate::LabelError| {
@@ -49,9 +57,17 @@ impl SignIn for SignInService {
         };
         let (token, id) = draw().map_err(|error| Status::unavailable(error.to_string()))?;
         let device = NewDevice { id, label, hash: token.hash() };
+        let what = device.label.as_str();
+        let visit = |user, let_in| {
+            let visit = Visit { user, door: Door::Link, let_in, from, what };
+            visit.remember(&*self.options.store, &*self.options.entropy, now)
+        };
         let user = match self.options.store.redeem_link(&link.hash(), &device, now).await {
             Ok(user) => user,
-            Err(UserStoreError::LinkRefused) => return Err(status(UserStoreError::LinkRefused)),
+            Err(UserStoreError::LinkRefused) => {
+                visit(None, false).await;
+                return Err(status(UserStoreError::LinkRefused));
+            }
             Err(error) => {
                 attempt.give_back();
                 return Err(status(error));
@@ -62,7 +78,7 @@ impl SignIn for SignInService {
         if let Err(error) = self.options.index.reload(&*self.options.store).await {
             tracing::warn!(%error, "a new token is not in the index yet");
         }
-        tracing::info!(user = %user.id, token = %device.id, "a device signed in");
+        visit(Some(&user.id), true).await;
         Ok(Response::new(wire::RedeemLinkReply {
             token: token.reveal().to_owned(),
             user_name: user.name.as_str().to_owned(),

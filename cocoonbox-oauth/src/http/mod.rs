@@ -12,9 +12,11 @@ mod discovery;
 mod me;
 mod register;
 mod session;
+mod sign_in;
 mod token;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -89,6 +91,8 @@ pub struct AuthorityOptions {
     pub version: String,
     /// How many wrong passwords and links are taken from one address, and for one user.
     pub limits: DoorLimits,
+    /// Proxies whose `X-Forwarded-For` is believed; none unless told.
+    pub trusted_proxies: Vec<IpAddr>,
 }
 
 impl AuthorityOptions {
@@ -115,6 +119,7 @@ impl AuthorityOptions {
             entropy,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             limits: DoorLimits::default(),
+            trusted_proxies: Vec::new(),
         }
     }
 
@@ -142,6 +147,12 @@ impl AuthorityOptions {
         self
     }
 
+    /// Sets the proxies whose `X-Forwarded-For` is believed.
+    pub fn with_trusted_proxies(mut self, proxies: Vec<IpAddr>) -> Self {
+        self.trusted_proxies = proxies;
+        self
+    }
+
     /// Sets how many wrong passwords and links are taken.
     pub fn with_limits(mut self, limits: DoorLimits) -> Self {
         self.limits = limits;
@@ -155,11 +166,11 @@ struct Authority {
     options: AuthorityOptions,
     desk: PasswordDesk,
     /// By the network of who asks.
-    addresses: Limiter<std::net::IpAddr>,
+    addresses: Limiter<IpAddr>,
     /// By the name that is signed in with.
     names: Limiter<String>,
     /// Registrations by the network of who asks.
-    registrations: Limiter<std::net::IpAddr>,
+    registrations: Limiter<IpAddr>,
     /// What is open on sessions.
     sessions: session::Open,
 }
@@ -196,6 +207,7 @@ pub fn router(options: AuthorityOptions, beside: Router) -> Router {
         .route("/cb/api/me", get(me::show))
         .route("/cb/api/me/password", post(me::change_password))
         .route("/cb/api/me/token", get(me::token).post(me::renew_token).delete(me::revoke_token))
+        .route("/cb/api/me/sign-ins", get(sign_in::own))
         .route("/cb/api/me/sign-out-everywhere", post(me::sign_out_everywhere))
         .route("/cb/api/devices", get(device::list))
         .route("/cb/api/devices/{id}", delete(device::revoke))
@@ -205,6 +217,7 @@ pub fn router(options: AuthorityOptions, beside: Router) -> Router {
         .route("/cb/api/oauth/check", post(consent::check))
         .route("/cb/api/oauth/approve", post(consent::approve))
         .route("/cb/api/oauth/deny", post(consent::deny))
+        .route("/cb/api/sign-ins", get(sign_in::all))
         .route("/cb/api/users", get(admin::list).post(admin::make))
         .route("/cb/api/users/{id}", patch(admin::change).delete(admin::remove))
         .with_state(Arc::clone(&authority))

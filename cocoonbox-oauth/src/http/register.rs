@@ -26,13 +26,13 @@ fn fault(error: &ClientError) -> Response {
 /// Takes a client in. Anybody may: it says who it is, and nothing of it is believed.
 pub(super) async fn register(
     State(authority): State<Arc<Authority>>,
-    Peer(from): Peer,
+    from: Peer,
     body: Bytes,
 ) -> Result<Response, Refusal> {
     let options = &authority.options;
     let now = options.clock.now();
     // each counts, whether it is good or not
-    authority.registrations.take(from, now).map_err(Refusal::too_many)?;
+    authority.registrations.take(from.network(), now).map_err(Refusal::too_many)?;
     let mut bytes = [0_u8; 16];
     options.entropy.fill(&mut bytes)?;
     let id = bytes.iter().fold("cbo_".to_owned(), |mut text, byte| {

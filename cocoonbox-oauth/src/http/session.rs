@@ -17,8 +17,9 @@ use super::answer::{Json, Refusal};
 use super::me;
 use super::{Authority, ConsoleCaller};
 use crate::limit::network;
+use crate::visit::{Visit, origin};
 use crate::{
-    LinkToken, Password, SESSION_LIFE, SessionRecord, SessionToken, TokenHash, User, UserKey, UserStoreError,
+    Door, LinkToken, Password, SESSION_LIFE, SessionRecord, SessionToken, TokenHash, User, UserKey, UserStoreError,
 };
 
 const COOKIE: &str = "cb_session";
@@ -50,14 +51,28 @@ impl<S: Send + Sync> FromRequestParts<S> for SignedIn {
 }
 
 /// Where a request comes from, as far as it is known.
+#[derive(Clone, Copy)]
 pub(super) struct From(pub(super) Option<IpAddr>);
 
-impl<S: Send + Sync> FromRequestParts<S> for From {
+impl From {
+    /// Returns what attempts are counted by.
+    pub(super) fn network(self) -> Option<IpAddr> {
+        self.0.map(network)
+    }
+}
+
+impl FromRequestParts<Arc<Authority>> for From {
     type Rejection = std::convert::Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        authority: &Arc<Authority>,
+    ) -> Result<Self, Self::Rejection> {
         let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
-        Ok(Self(peer.map(|ConnectInfo(address)| network(address.ip()))))
+        let peer = peer.map(|ConnectInfo(address)| address.ip());
+        let forwarded: Vec<&str> =
+            parts.headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok()).collect();
+        Ok(Self(origin(peer, forwarded.into_iter(), &authority.options.trusted_proxies)))
     }
 }
 
@@ -217,14 +232,14 @@ pub(super) struct Login {
 /// Signs a person in by name and password.
 pub(super) async fn login(
     State(authority): State<Arc<Authority>>,
-    From(from): From,
+    from: From,
     Json(Login { name, password }): Json<Login>,
 ) -> Result<Response, Refusal> {
     let password = Password::new(password);
     let wrong =
         || Refusal::new(StatusCode::UNAUTHORIZED, "wrong_password", "the name or the password is wrong");
     let now = authority.options.clock.now();
-    let by_address = authority.addresses.take(from, now).map_err(Refusal::too_many)?;
+    let by_address = authority.addresses.take(from.network(), now).map_err(Refusal::too_many)?;
     // a name that cannot be one shares a count: a stranger must not fill the table
     let name: Option<UserName> = name.trim().parse().ok();
     let by_name =
@@ -240,15 +255,21 @@ pub(super) async fn login(
     };
     // as long for nobody as for somebody
     let good = authority.desk.verify(password, hash).await?;
+    let visit = Visit {
+        user: user.as_ref().map(|user| &user.id),
+        door: Door::Password,
+        let_in: good && user.is_some(),
+        from: from.0,
+        what: "",
+    };
+    visit.remember(store, &*authority.options.entropy, now).await;
     let (Some(user), true) = (user, good) else {
-        tracing::info!(name = name.as_ref().map(tracing::field::display), "a sign-in was refused");
         return Err(wrong());
     };
     by_address.give_back();
     by_name.give_back();
     let (token, session) = draw(&authority, &user)?;
     store.begin_session(&session).await?;
-    tracing::info!(user = %user.id, session = %session.id, "a person signed in");
     begun(&authority, &token, user, session.id).await
 }
 
@@ -262,12 +283,12 @@ pub(super) struct LoginByLink {
 /// Signs a person in by a one-time link, and sets the password.
 pub(super) async fn login_by_link(
     State(authority): State<Arc<Authority>>,
-    From(from): From,
+    from: From,
     Json(LoginByLink { link, password }): Json<LoginByLink>,
 ) -> Result<Response, Refusal> {
     let (link, password) = (LinkToken::new(link), Password::chosen(password)?);
     let now = authority.options.clock.now();
-    let attempt = authority.addresses.take(from, now).map_err(Refusal::too_many)?;
+    let attempt = authority.addresses.take(from.network(), now).map_err(Refusal::too_many)?;
     let link = LinkToken::parse(link.reveal()).map_err(|_| UserStoreError::LinkRefused)?;
     let hash = authority.desk.hash(password).await?;
     let entropy = &*authority.options.entropy;
@@ -281,14 +302,18 @@ pub(super) async fn login_by_link(
         created_at: now,
         expires_at: now.plus(SESSION_LIFE),
     };
+    let visit = |user, let_in| Visit { user, door: Door::Link, let_in, from: from.0, what: "" };
     let user = match authority.store().redeem_link_with_password(&link.hash(), &hash, &session).await {
-        Err(UserStoreError::LinkRefused) => return Err(UserStoreError::LinkRefused.into()),
+        Err(UserStoreError::LinkRefused) => {
+            visit(None, false).remember(authority.store(), entropy, now).await;
+            return Err(UserStoreError::LinkRefused.into());
+        }
         done => {
             attempt.give_back();
             done?
         }
     };
-    tracing::info!(user = %user.id, session = %session.id, "a person signed in by a link and set a password");
+    visit(Some(&user.id), true).remember(authority.store(), entropy, now).await;
     begun(&authority, &token, user, session.id).await
 }
 

@@ -14,8 +14,10 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::Authority;
+use super::session::From as Peer;
+use crate::visit::Visit;
 use crate::{
-    AccessRecord, AccessToken, AgentToken, AuthorizationCode, ClientId, CodeRecord, Credential, GrantRecord,
+    AccessRecord, AccessToken, AgentToken, AuthorizationCode, ClientId, CodeRecord, Credential, Door, GrantRecord,
     Label, Promise, RefreshToken, SCOPE_ACCOUNT, SCOPE_BOXES, Spent, TokenClass, TokenRecord, UserKey,
     UserStoreError, Worth,
 };
@@ -145,6 +147,7 @@ impl Form {
 /// Exchanges a code or a refresh token.
 pub(super) async fn exchange(
     State(authority): State<Arc<Authority>>,
+    from: Peer,
     headers: HeaderMap,
     form: Form,
 ) -> Result<axum::Json<Value>, Fault> {
@@ -153,7 +156,7 @@ pub(super) async fn exchange(
         return Err(Fault::new("invalid_target", "the resource is not this server's"));
     }
     match form.required("grant_type")? {
-        "authorization_code" => authority.redeem(&client, &form).await,
+        "authorization_code" => authority.redeem(&client, &form, from).await,
         "refresh_token" => authority.refresh(&client, &form).await,
         _ => Err(Fault::new("unsupported_grant_type", "use authorization_code or refresh_token")),
     }
@@ -161,7 +164,7 @@ pub(super) async fn exchange(
 }
 
 impl Authority {
-    async fn redeem(&self, client: &ClientId, form: &Form) -> Result<Value, Fault> {
+    async fn redeem(&self, client: &ClientId, form: &Form, from: Peer) -> Result<Value, Fault> {
         let code = AuthorizationCode::new(form.required("code")?.to_owned());
         let (redirect_uri, verifier) = (form.required("redirect_uri")?, form.required("code_verifier")?);
         let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
@@ -183,12 +186,19 @@ impl Authority {
             tracing::warn!(user = %record.user, client = %record.client, "a code was shown by somebody else");
             return Err(Fault::grant());
         }
-        match record.promise {
+        let (door, what, told) = match record.promise {
             Promise::Device { token, label } => {
-                self.begin_device(&record.user, client, token, label, now).await
+                let what = label.as_str().to_owned();
+                (Door::Device, what, self.begin_device(&record.user, client, token, label, now).await)
             }
-            Promise::Grant(grant) => self.begin(&grant, now).await,
-        }
+            Promise::Grant(grant) => {
+                (Door::Agent, grant.client_name.clone(), self.begin(&grant, now).await)
+            }
+        };
+        let visit =
+            Visit { user: Some(&record.user), door, let_in: told.is_ok(), from: from.0, what: &what };
+        visit.remember(self.store(), &*self.options.entropy, now).await;
+        told
     }
 
     /// Ends what the first use of a code made: two have it.
@@ -239,7 +249,6 @@ impl Authority {
         if let Err(error) = self.options.tokens.reload(&*self.options.store).await {
             tracing::warn!(%error, "a new token is not in the index yet");
         }
-        tracing::info!(%user, %client, "a device signed in");
         Ok(json!({ "access_token": token.reveal(), "token_type": "Bearer", "scope": SCOPE_ACCOUNT }))
     }
 
@@ -249,7 +258,6 @@ impl Authority {
             Err(UserStoreError::NoUser { .. }) => return Err(Fault::grant()),
             done => done?,
         }
-        tracing::info!(user = %grant.user, grant = %grant.id, client = %grant.client, "an agent was let in");
         self.told(grant, grant.generation, now).await
     }
 

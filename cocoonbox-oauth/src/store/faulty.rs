@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use cocoonbox_core::{ConsoleSessionId, GrantId, Timestamp, TokenId, UserId};
+use cocoonbox_core::{ConsoleSessionId, GrantId, SignInId, Timestamp, TokenId, UserId};
 
 use super::{
     ClientStore, CodeRecord, Credential, GrantChanges, GrantStore, LivingGrant, NewDevice, SessionRecord,
-    SessionStore, Spent, TokenRecord, User, UserKey, UserStore, UserStoreError, Which,
+    SessionStore, SignInRecord, SignInStore, Spent, TokenRecord, User, UserKey, UserStore, UserStoreError, Which,
 };
 use crate::{AccessRecord, Client, ClientId, GrantRecord, PasswordHash, TokenHash};
 
@@ -205,5 +205,21 @@ impl<S: ClientStore> ClientStore for FaultyUserStore<S> {
     }
     async fn allow_client(&self, id: &ClientId, now: Timestamp) -> Result<(), UserStoreError> {
         self.run(self.inner.allow_client(id, now)).await
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl<S: SignInStore> SignInStore for FaultyUserStore<S> {
+    async fn remember_sign_in(&self, sign_in: &SignInRecord) -> Result<(), UserStoreError> {
+        self.run(self.inner.remember_sign_in(sign_in)).await
+    }
+    async fn sign_ins(
+        &self,
+        of: Option<&UserId>,
+        before: Option<(Timestamp, &SignInId)>,
+        limit: usize,
+    ) -> Result<Vec<SignInRecord>, UserStoreError> {
+        self.run(self.inner.sign_ins(of, before, limit)).await
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::{
     CodeRecord, Credential, DEVICES_MAX, LINKS_MAX, LinkRecord, NewDevice, OauthKeyStore, PAGE_MAX,
-    SessionRecord, StateKeyStore, TokenClass, TokenRecord, User, UserChanges, UserKey, UserStore,
+    SessionRecord, SignInRecord, StateKeyStore, TokenClass, TokenRecord, User, UserChanges, UserKey, UserStore,
     UserStoreError, page,
 };
 use crate::{AccessRecord, Client, ClientId, GrantRecord, PasswordHash, TokenHash};
@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) grants: BTreeMap<GrantId, GrantRecord>,
     pub(super) access: HashMap<TokenHash, AccessRecord>,
     pub(super) oauth_key: Option<Vec<u8>>,
+    /// The newest first.
+    pub(super) sign_ins: Vec<SignInRecord>,
 }
 
 #[derive(Debug)]
@@ -256,6 +258,7 @@ impl UserStore for MemoryUserStore {
             state.state_keys.remove(user);
             state.passwords.remove(user);
             state.sessions.retain(|_, held| held.user != *user);
+            state.sign_ins.retain(|held| held.user.as_ref() != Some(user));
             state.codes.retain(|_, (held, _)| held.user != *user);
             let gone: Vec<GrantId> =
                 state.grants.values().filter(|held| held.user == *user).map(|held| held.id.clone()).collect();

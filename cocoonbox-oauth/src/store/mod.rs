@@ -6,6 +6,7 @@ mod faulty;
 mod grant;
 mod memory;
 mod session;
+mod sign_in;
 #[cfg(feature = "sql")]
 mod sql;
 
@@ -23,6 +24,7 @@ pub use grant::GRANT_CHANNEL;
 pub use grant::{CODE_LIFE, CodeRecord, GrantChanges, GrantStore, LivingGrant, Promise, Spent, Which};
 pub use memory::MemoryUserStore;
 pub use session::{SESSION_LIFE, SESSIONS_MAX, SessionRecord, SessionStore};
+pub use sign_in::{Door, SIGN_INS_FOR, SIGN_INS_MAX, SignInRecord, SignInStore};
 #[cfg(feature = "sql")]
 pub use sql::{CHANNEL, SqlUserStore};
 
@@ -230,7 +232,7 @@ pub trait UserStore: fmt::Debug + Send + Sync + 'static {
     /// no more.
     async fn users(&self, after: Option<&UserId>) -> Result<Vec<User>, UserStoreError>;
 
-    /// Removes a user with all that hangs on it: tokens, links, sessions, codes and grants.
+    /// Removes a user with all that hangs on it: tokens, links, sessions, sign-ins, codes and grants.
     ///
     /// # Behavior
     /// - [`UserStoreError::NoUser`] when there is no such user, [`UserStoreError::Stale`] when somebody saved since it
@@ -281,8 +283,8 @@ pub trait OauthKeyStore: fmt::Debug + Send + Sync + 'static {
 }
 
 /// All that is kept of accounts, in one store.
-pub trait AccountStore: UserStore + SessionStore + GrantStore + ClientStore {}
-impl<T: UserStore + SessionStore + GrantStore + ClientStore> AccountStore for T {}
+pub trait AccountStore: UserStore + SessionStore + GrantStore + ClientStore + SignInStore {}
+impl<T: UserStore + SessionStore + GrantStore + ClientStore + SignInStore> AccountStore for T {}
 
 /// Tells that users or tokens changed.
 #[async_trait]

@@ -19,6 +19,7 @@ const STEPS: Migrations = Migrations::new(
         Migration::new(1, "users", include_str!("0001_users.sql")),
         Migration::new(2, "state keys", include_str!("0002_state_keys.sql")),
         Migration::new(3, "sign-in", include_str!("0003_sign_in.sql")),
+        Migration::new(4, "sign-ins", include_str!("0004_sign_ins.sql")),
     ],
 );
 
@@ -568,6 +569,7 @@ mod tests {
         statements_are_taken(db, super::super::session::STATEMENTS).await;
         statements_are_taken(db, super::super::grant::STATEMENTS).await;
         statements_are_taken(db, super::super::client::STATEMENTS).await;
+        statements_are_taken(db, super::super::sign_in::STATEMENTS).await;
         statements_are_taken(db, db.pick(&[], &[LOCK_USER])).await;
     }
 

@@ -1,16 +1,16 @@
-//! The contract of [`SessionStore`](crate::SessionStore), [`GrantStore`](crate::GrantStore) and
-//! [`ClientStore`](crate::ClientStore), and of their place beside users.
+//! The contract of [`SessionStore`](crate::SessionStore), [`GrantStore`](crate::GrantStore),
+//! [`ClientStore`](crate::ClientStore) and [`SignInStore`](crate::SignInStore), and of their place beside users.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cocoonbox_core::{ConsoleSessionId, GrantId, Id, SystemEntropy, Timestamp, TokenId, UserId};
+use cocoonbox_core::{ConsoleSessionId, GrantId, Id, SignInId, SystemEntropy, Timestamp, TokenId, UserId};
 
 use super::{AT, link, token, user};
 use crate::{
-    AccessRecord, AccountStore, AuthorizationCode, CLIENTS_MAX, Client, ClientKind, CodeRecord, Credential,
+    AccessRecord, AccountStore, AuthorizationCode, CLIENTS_MAX, Client, ClientKind, CodeRecord, Credential, Door,
     GRANTS_MAX, GrantRecord, OauthKey, PAGE_MAX, Password, PasswordHash, Promise, SESSIONS_MAX,
-    SessionRecord, SessionToken, Spent, TokenClass, User, UserKey, UserStoreError, Which,
+    SIGN_INS_FOR, SIGN_INS_MAX, SessionRecord, SessionToken, SignInRecord, Spent, TokenClass, User, UserKey, UserStoreError, Which,
 };
 
 /// A store without users.
@@ -420,6 +420,73 @@ pub async fn a_removed_user_leaves_nothing(store: Accounts) {
     assert!(store.user(UserKey::Id(&id)).await.expect("asked").is_none());
 }
 
+/// Makes a sign-in of `user`, or of nobody.
+pub fn sign_in(user: Option<&UserId>, at: Timestamp) -> SignInRecord {
+    SignInRecord {
+        id: SignInId::random(&SystemEntropy).expect("randomness"),
+        user: user.cloned(),
+        at,
+        door: Door::Device,
+        let_in: true,
+        from: Some([192, 0, 2, 1].into()),
+        what: "a laptop".to_owned(),
+    }
+}
+
+/// Sign-ins read back as they were, the newest first, page by page.
+pub async fn sign_ins_read_back_newest_first(store: Accounts) {
+    let (jo, other) = (made(&store, "jo").await, made(&store, "other").await);
+    let mut own = Vec::new();
+    for (number, door) in Door::ALL.into_iter().enumerate() {
+        let from = (number % 2 == 0).then(|| [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into());
+        // two of one moment are told apart by their ids
+        let at = later(number as u64 / 2);
+        let one = SignInRecord { door, from, let_in: number > 0, ..sign_in(Some(&jo.id), at) };
+        store.remember_sign_in(&one).await.expect("kept");
+        own.push(one);
+    }
+    store.remember_sign_in(&sign_in(Some(&other.id), AT)).await.expect("kept");
+    store.remember_sign_in(&sign_in(None, AT)).await.expect("kept");
+    own.sort_by(|a, b| (b.at, &b.id).cmp(&(a.at, &a.id)));
+    let mut paged: Vec<SignInRecord> = Vec::new();
+    loop {
+        let before = paged.last().map(|last| (last.at, &last.id));
+        let page = store.sign_ins(Some(&jo.id), before, 3).await.expect("asked");
+        let last = page.len() < 3;
+        paged.extend(page);
+        if last {
+            break;
+        }
+    }
+    assert_eq!(paged, own);
+    let all = store.sign_ins(None, None, PAGE_MAX).await.expect("asked");
+    assert_eq!((all.len(), all.iter().filter(|one| one.user.is_none()).count()), (6, 1));
+    assert!(matches!(store.remember_sign_in(&own[0]).await, Err(UserStoreError::Taken)));
+    let nobody = sign_in(Some(&user("nobody").id), AT);
+    assert!(matches!(store.remember_sign_in(&nobody).await, Err(UserStoreError::NoUser { .. })));
+    store.remove_user(&jo.id, jo.revision).await.expect("fresh");
+    assert_eq!(store.sign_ins(None, None, PAGE_MAX).await.expect("asked").len(), 2);
+}
+
+/// Of too many sign-ins the oldest go, and none is remembered for ever.
+pub async fn sign_ins_are_bounded(store: Accounts) {
+    let (jo, other) = (made(&store, "jo").await, made(&store, "other").await);
+    store.remember_sign_in(&sign_in(Some(&other.id), AT)).await.expect("kept");
+    for user in [Some(&jo.id), None] {
+        for number in 0..=SIGN_INS_MAX as u64 {
+            let one = sign_in(user, AT.plus(Duration::from_secs(number)));
+            store.remember_sign_in(&one).await.expect("kept");
+        }
+    }
+    let own = store.sign_ins(Some(&jo.id), None, PAGE_MAX).await.expect("asked");
+    assert_eq!((own.len(), own.last().map(|last| last.at)), (SIGN_INS_MAX, Some(AT.plus(Duration::from_secs(1)))));
+    let count = async |of| store.sign_ins(of, None, PAGE_MAX).await.expect("asked").len();
+    assert_eq!(count(None).await, PAGE_MAX, "as many of nobody, and the other's");
+    assert_eq!(count(Some(&other.id)).await, 1);
+    store.remember_sign_in(&sign_in(None, AT.plus(SIGN_INS_FOR))).await.expect("kept");
+    assert_eq!(count(Some(&other.id)).await, 0, "its time is over");
+}
+
 /// Declares a test for each line of the contract: `account_store_suite! { async expression }`.
 ///
 /// The expression makes an `Option<(Accounts, guard)>`; none skips, and the guard lives as long as the test. Needs
@@ -442,6 +509,8 @@ macro_rules! account_store_suite {
             living_grants_are_found
             each_change_of_a_grant_is_told
             registered_clients_are_bounded
+            sign_ins_read_back_newest_first
+            sign_ins_are_bounded
             a_removed_user_leaves_nothing
         }
     };

@@ -157,7 +157,7 @@ async fn a_device_signs_in_through_the_browser_and_is_revoked() {
     assert_eq!(stand.page(&me, "DELETE", &path, Value::Null).await.status, NO_CONTENT);
     assert!(open.ended().is_cancelled() && !works(&stand, &one) && works(&stand, &two));
     assert_eq!(stand.page(&me, "DELETE", &path, Value::Null).await.refused(), (404, "not_found"));
-    for id in ["tk_aaaaaaaaaaaaaaaa", "x", "..%2Fme"] {
+    for id in ["dev_aaaaaaaaaaaaaaaa", "x", "..%2Fme"] {
         let path = format!("devices/{id}");
         assert_eq!(stand.page(&me, "DELETE", &path, Value::Null).await.status, 404, "{id}");
     }
@@ -286,4 +286,69 @@ async fn what_is_not_json_or_too_large_is_refused() {
         assert_eq!(answer.refused(), (400, "invalid"), "{body}");
         assert!(!answer.body.to_string().contains("canary"), "{answer:?}");
     }
+}
+
+/// Returns door, whether it opened and what came, the newest first.
+fn told(answer: &Value) -> Vec<(&str, bool, &str)> {
+    let all = answer["sign_ins"].as_array().expect("a list").iter();
+    all.map(|one| {
+        let text = |name: &str| one[name].as_str().expect("text");
+        (text("door"), one["let_in"] == true, text("what"))
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn sign_ins_are_remembered_and_told_to_whom_they_concern() {
+    let stand = Stand::new().await;
+    let step = || stand.clock.advance(Duration::from_secs(1));
+    let admin = stand.admin().await;
+    step();
+    stand.sign_in("admin", "correct horse").await;
+    step();
+    stand.sign_in("hunter2-hunter2", "typed in the wrong field").await;
+    step();
+    command_line(&stand, &admin, "jo%27s%20laptop").await;
+    let own = stand.page(&admin, "GET", "me/sign-ins", Value::Null).await.ok();
+    assert_eq!(
+        told(&own),
+        [("device", true, "jo's laptop"), ("password", false, ""), ("link", true, "")],
+        "{own}"
+    );
+    assert_eq!((&own["sign_ins"][0]["from"], &own["next"]), (&json!("192.0.2.1"), &json!("")));
+    assert!(own["sign_ins"][0].get("user_name").is_none());
+    let all = stand.page(&admin, "GET", "sign-ins", Value::Null).await.ok();
+    assert_eq!(told(&all)[1], ("password", false, ""));
+    assert_eq!((&all["sign_ins"][1]["user_name"], &all["sign_ins"][0]["user_name"]), (&json!(""), &json!("admin")));
+    assert!(!all.to_string().contains("hunter2"), "what was typed as a name may be a password");
+
+    let made = stand.page(&admin, "POST", "users", json!({ "name": "jo", "password": PASSWORD })).await.ok();
+    assert_eq!(made["name"], "jo");
+    let jo = browser(&stand.sign_in("jo", PASSWORD).await);
+    assert_eq!(stand.page(&jo, "GET", "sign-ins", Value::Null).await.refused(), (403, "not_admin"));
+    assert_eq!(told(&stand.page(&jo, "GET", "me/sign-ins", Value::Null).await.ok()).len(), 1);
+    for before in ["x", "1.x", ".", "1.si_aaaaaaaaaaaaaaaa.x"] {
+        let path = format!("me/sign-ins?before={before}");
+        assert_eq!(stand.page(&jo, "GET", &path, Value::Null).await.status, 400, "{before}");
+    }
+}
+
+#[tokio::test]
+async fn sign_ins_are_told_page_by_page() {
+    let stand = Stand::new().await;
+    let admin = stand.admin().await;
+    for _ in 0..60 {
+        stand.clock.advance(Duration::from_secs(1));
+        browser(&stand.sign_in("admin", PASSWORD).await);
+    }
+    let first = stand.page(&admin, "GET", "me/sign-ins", Value::Null).await;
+    // of the sessions that began meanwhile the oldest ended
+    let admin = browser(&stand.sign_in("admin", PASSWORD).await);
+    assert_eq!(first.status, 401);
+    let first = stand.page(&admin, "GET", "me/sign-ins", Value::Null).await.ok();
+    assert_eq!(told(&first).len(), 50);
+    let path = format!("me/sign-ins?before={}", first["next"].as_str().expect("text"));
+    let second = stand.page(&admin, "GET", &path, Value::Null).await.ok();
+    assert_eq!((told(&second).len(), &second["next"]), (12, &json!("")));
+    assert_eq!(told(&second).last(), Some(&("link", true, "")));
 }

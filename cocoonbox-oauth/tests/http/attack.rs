@@ -20,7 +20,7 @@ fn calls() -> Vec<(&'static str, &'static str, Value)> {
         ("POST", "me/token", json!({})),
         ("DELETE", "me/token", Value::Null),
         ("POST", "me/sign-out-everywhere", json!({})),
-        ("DELETE", "devices/tk_aaaaaaaaaaaaaaaa", Value::Null),
+        ("DELETE", "devices/dev_aaaaaaaaaaaaaaaa", Value::Null),
         ("POST", "agents/seen", json!({})),
         ("DELETE", "agents/ag_aaaaaaaaaaaaaaaa", Value::Null),
         ("POST", "oauth/check", json!({ "query": "" })),

@@ -1,6 +1,6 @@
 //! What the words of the settings mean.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ pub struct ServerConfig {
     pub public_url: Option<String>,
     /// How long a box that an outside agent made runs unused; zero is for ever.
     pub agent_idle_hibernate: Duration,
+    /// Proxies whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<IpAddr>,
     /// A file with a PostgreSQL URL; absent: SQLite in the data directory.
     pub database_url_file: Option<PathBuf>,
     /// The agent's binary; absent where nodes elsewhere keep the boxes.
@@ -114,6 +116,9 @@ impl ServerConfig {
         }
         let (address, image) = ("an address such as 127.0.0.1:7420", "an image's name, such as host");
         let origin = "https://HOST, or http:// on a loopback address";
+        let proxies = "addresses such as 127.0.0.1, with commas between them";
+        let addresses =
+            |text: &str| text.split(',').map(|address| address.trim().parse().ok()).collect::<Option<_>>();
         let size = "small, medium, large, xlarge or 2xlarge";
         Ok(Self {
             data: path("data").ok_or_else(|| must("data", "--data DIR"))?,
@@ -140,6 +145,7 @@ impl ServerConfig {
                 (!rest.is_empty() && !rest.contains(['@', '?', '#'])).then(|| text.to_owned())
             })?,
             agent_idle_hibernate: span("oauth.idle_hibernate")?,
+            trusted_proxies: settings.get("trusted_proxies").read(proxies, addresses)?.unwrap_or_default(),
             database_url_file: path("database_url_file"),
             agent,
             warm: count("warm")?,
