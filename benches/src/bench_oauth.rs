@@ -287,8 +287,9 @@ async fn main() -> Result<()> {
     };
     let mut first = None;
     for server in &plan.servers {
-        let agents = let_in(server, plan.at_once).await?;
-        let Some(one) = agents.first() else { bail!("nobody was let in") };
+        // one more, whose access token stays as it is
+        let mut agents = let_in(server, plan.at_once + 1).await?;
+        let Some(one) = agents.pop() else { bail!("nobody was let in") };
         let (client, access) = (one.client.clone(), one.access.clone());
         if first.is_none() {
             first = Some((server, access));

@@ -16,9 +16,9 @@ pub use address::is_public;
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use entropy::{Entropy, EntropyError, SeededEntropy, SystemEntropy, random_secret};
 pub use id::{
-    BoxId, BoxKind, ConsoleSessionId, ConsoleSessionKind, GrantId, GrantKind, Id, IdError, Kind, Letters, OperationId,
-    OperationKind, SessionId, SessionKind, SignInId, SignInKind, SignInLinkId, SignInLinkKind, TokenId, TokenKind, UserId,
-    UserKind, WakeId, WakeKind,
+    BoxId, BoxKind, ConsoleSessionId, ConsoleSessionKind, GrantId, GrantKind, Id, IdError, Kind, Letters,
+    OperationId, OperationKind, SessionId, SessionKind, SignInId, SignInKind, SignInLinkId, SignInLinkKind,
+    TokenId, TokenKind, UserId, UserKind, WakeId, WakeKind,
 };
 pub use name::{BoxName, ImageName, NameError, TenantName, UserName};
 pub use retry::Retry;

@@ -10,8 +10,10 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::grant::ENDED_FOR;
+use crate::secret::HashMapByToken;
 use crate::{
-    AgentToken, AuthError, GrantRecord, GrantStore, LivingGrant, TokenHash, User, UserStoreError, Which,
+    AccessRecord, AgentToken, AuthError, GrantChange, GrantRecord, GrantStore, LivingGrant, User,
+    UserStoreError, Which,
 };
 
 /// No use yet.
@@ -19,45 +21,49 @@ const NEVER: i64 = i64::MIN;
 
 /// Proof that a call showed a valid agent token; only [`AgentIndex`] makes one.
 #[derive(Clone)]
-pub struct AuthorizedAgent {
-    user: Arc<User>,
-    grant: Arc<GrantRecord>,
-    ended: CancellationToken,
-}
+pub struct AuthorizedAgent(Arc<Held>);
 
 impl AuthorizedAgent {
     /// Returns who gave the grant.
     pub fn user(&self) -> &User {
-        &self.user
+        &self.0.user
     }
 
     /// Returns the grant.
     pub fn grant(&self) -> &GrantRecord {
-        &self.grant
+        &self.0.grant
     }
 
     /// Returns what is cancelled when the grant ends; open calls end with it. The end of one access token does not
     /// cancel it: a call that was let in may go on.
-    pub const fn ended(&self) -> &CancellationToken {
-        &self.ended
+    pub fn ended(&self) -> &CancellationToken {
+        &self.0.ended
     }
 }
 
 impl fmt::Debug for AuthorizedAgent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AuthorizedAgent")
-            .field("user", &self.user.id)
-            .field("grant", &self.grant.id)
-            .field("ended", &self.ended.is_cancelled())
+            .field("user", &self.0.user.id)
+            .field("grant", &self.0.grant.id)
+            .field("ended", &self.0.ended.is_cancelled())
             .finish()
     }
 }
 
+/// A grant as it was read: all that a check needs lies together.
+#[derive(Debug)]
+struct Held {
+    user: Arc<User>,
+    grant: GrantRecord,
+    ended: CancellationToken,
+    uses: Arc<Uses>,
+}
+
 #[derive(Debug)]
 struct Entry {
-    agent: AuthorizedAgent,
-    hashes: Vec<TokenHash>,
-    uses: Arc<Uses>,
+    held: Arc<Held>,
+    access: Vec<AccessRecord>,
 }
 
 #[derive(Debug)]
@@ -68,7 +74,7 @@ struct Uses {
 
 #[derive(Debug, Default)]
 struct Map {
-    tokens: HashMap<TokenHash, (GrantId, Timestamp)>,
+    tokens: HashMapByToken<(Arc<Held>, Timestamp)>,
     grants: HashMap<GrantId, Entry>,
     /// Grants that ended, and when: a reading that began before cannot bring one back.
     ended: HashMap<GrantId, Timestamp>,
@@ -77,7 +83,7 @@ struct Map {
 /// All grants that stand, by the hashes of their access tokens.
 ///
 /// # Behavior
-/// - A check is two lookups behind a lock that readers share: no IO and no waiting for any; a token is hashed before it
+/// - A check is one lookup behind a lock that readers share: no IO and no waiting for any; a token is hashed before it
 ///   is looked up, so the time a wrong guess takes tells nothing about how close it was.
 /// - A grant that ended is let in no more for ten minutes, whatever a reading says that began before it ended, and its
 ///   [`AuthorizedAgent::ended`] is cancelled.
@@ -118,13 +124,40 @@ impl AgentIndex {
     pub fn check(&self, token: &AgentToken, now: Timestamp) -> Result<AuthorizedAgent, AuthError> {
         let hash = token.hash();
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
-        let (grant, until) = map.tokens.get(&hash).ok_or(AuthError::Unknown)?;
-        let entry = map.grants.get(grant).ok_or(AuthError::Unknown)?;
-        if now >= *until || !entry.agent.grant.lives(now) {
+        let (held, until) = map.tokens.get(&hash).ok_or(AuthError::Unknown)?;
+        if now >= *until || !held.grant.lives(now) {
             return Err(AuthError::Unknown);
         }
-        entry.uses.seen.fetch_max(now.micros(), Ordering::Relaxed);
-        Ok(entry.agent.clone())
+        held.uses.seen.fetch_max(now.micros(), Ordering::Relaxed);
+        Ok(AuthorizedAgent(Arc::clone(held)))
+    }
+
+    /// Returns a grant as it was read last, and who gave it. Another process may have moved or ended it since.
+    pub(crate) fn standing(&self, id: &GrantId) -> Option<AuthorizedAgent> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        map.grants.get(id).map(|entry| AuthorizedAgent(Arc::clone(&entry.held)))
+    }
+
+    /// Takes in an access token that the store has; returns whether its grant was known, so that nothing must be read.
+    pub(crate) fn advance(&self, access: &AccessRecord) -> bool {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = map.grants.get(&access.grant) else { return false };
+        let held = Arc::clone(&entry.held);
+        let mut tokens = entry.access.clone();
+        tokens.retain(|token| token.hash != access.hash && token.generation >= access.generation - 1);
+        tokens.push(access.clone());
+        let generation = held.grant.generation.max(access.generation);
+        let grant = GrantRecord { generation, ..held.grant.clone() };
+        let (user, ended, uses) = (Arc::clone(&held.user), held.ended.clone(), Arc::clone(&held.uses));
+        map.enter(Arc::new(Held { user, grant, ended, uses }), tokens);
+        true
+    }
+
+    /// Returns whether a change is one that is known already.
+    pub(crate) fn knows(&self, change: &GrantChange) -> bool {
+        let Some(generation) = change.generation else { return false };
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        map.grants.get(&change.grant).is_some_and(|entry| generation <= entry.held.grant.generation)
     }
 
     /// Returns how many access tokens are known.
@@ -195,7 +228,7 @@ impl AgentIndex {
     /// Ends all grants of a user that this process knows.
     pub fn end_all(&self, user: &UserId, now: Timestamp) {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        let own = map.grants.iter().filter(|(_, entry)| entry.agent.user.id == *user);
+        let own = map.grants.iter().filter(|(_, entry)| entry.held.user.id == *user);
         let own: Vec<GrantId> = own.map(|(id, _)| id.clone()).collect();
         for id in &own {
             map.end(id, now);
@@ -205,7 +238,7 @@ impl AgentIndex {
     /// Returns when a grant was last used in this process.
     pub fn used_at(&self, id: &GrantId) -> Option<Timestamp> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
-        let seen = map.grants.get(id)?.uses.seen.load(Ordering::Relaxed);
+        let seen = map.grants.get(id)?.held.uses.seen.load(Ordering::Relaxed);
         (seen != NEVER).then(|| Timestamp::from_micros(seen))
     }
 
@@ -213,8 +246,8 @@ impl AgentIndex {
     pub(crate) fn unwritten(&self) -> Vec<(GrantId, Timestamp)> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         let unwritten = map.grants.iter().filter_map(|(id, entry)| {
-            let seen = entry.uses.seen.load(Ordering::Relaxed);
-            (entry.uses.written.load(Ordering::Relaxed) < seen)
+            let seen = entry.held.uses.seen.load(Ordering::Relaxed);
+            (entry.held.uses.written.load(Ordering::Relaxed) < seen)
                 .then(|| (id.clone(), Timestamp::from_micros(seen)))
         });
         unwritten.collect()
@@ -225,7 +258,7 @@ impl AgentIndex {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         for (id, at) in uses {
             if let Some(entry) = map.grants.get(id) {
-                entry.uses.written.fetch_max(at.micros(), Ordering::Relaxed);
+                entry.held.uses.written.fetch_max(at.micros(), Ordering::Relaxed);
             }
         }
     }
@@ -243,23 +276,31 @@ impl Map {
             self.drop_entry(&id);
             return;
         }
-        let before = self.grants.remove(&id);
+        let before = self.grants.get(&id);
+        if before.is_some_and(|before| before.held.grant.generation > grant.generation) {
+            // it was moved after this was read
+            return;
+        }
         let stored = grant.used_at.map_or(NEVER, Timestamp::micros);
         let fresh = || Arc::new(Uses { seen: AtomicI64::new(stored), written: AtomicI64::new(stored) });
-        let (ended, uses) = match &before {
-            Some(before) => (before.agent.ended.clone(), Arc::clone(&before.uses)),
+        let (ended, uses) = match before {
+            Some(before) => (before.held.ended.clone(), Arc::clone(&before.held.uses)),
             None => (CancellationToken::new(), fresh()),
         };
-        for hash in before.iter().flat_map(|before| &before.hashes) {
-            self.tokens.remove(hash);
+        let access = access.into_iter().filter(|token| now < token.expires_at).collect();
+        self.enter(Arc::new(Held { user: Arc::new(user), grant, ended, uses }), access);
+    }
+
+    /// Puts a grant and its tokens in the place of what there was of it.
+    fn enter(&mut self, held: Arc<Held>, access: Vec<AccessRecord>) {
+        let before = self.grants.get(&held.grant.id);
+        for token in before.iter().flat_map(|before| &before.access) {
+            self.tokens.remove(&token.hash);
         }
-        let mut hashes = Vec::with_capacity(access.len());
-        for token in access.into_iter().filter(|token| now < token.expires_at) {
-            hashes.push(token.hash);
-            self.tokens.insert(token.hash, (id.clone(), token.expires_at));
+        for token in &access {
+            self.tokens.insert(token.hash, (Arc::clone(&held), token.expires_at));
         }
-        let agent = AuthorizedAgent { user: Arc::new(user), grant: Arc::new(grant), ended };
-        self.grants.insert(id, Entry { agent, hashes, uses });
+        self.grants.insert(held.grant.id.clone(), Entry { held, access });
     }
 
     fn end(&mut self, id: &GrantId, now: Timestamp) {
@@ -269,8 +310,8 @@ impl Map {
 
     fn drop_entry(&mut self, id: &GrantId) {
         if let Some(entry) = self.grants.remove(id) {
-            entry.hashes.iter().for_each(|hash| drop(self.tokens.remove(hash)));
-            entry.agent.ended.cancel();
+            entry.access.iter().for_each(|token| drop(self.tokens.remove(&token.hash)));
+            entry.held.ended.cancel();
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -10,6 +11,7 @@ use cocoonbox_core::{Timestamp, TokenId, UserId, UserName};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::secret::HashMapByToken;
 use crate::{AccessToken, PAGE_MAX, TokenClass, TokenHash, TokenRecord, User, UserStore, UserStoreError};
 
 /// No use yet.
@@ -108,7 +110,7 @@ struct Uses {
 /// - While the store cannot be read, what was read last goes on.
 #[derive(Debug, Default)]
 pub struct TokenIndex {
-    entries: ArcSwap<HashMap<TokenHash, Entry>>,
+    entries: ArcSwap<HashMapByToken<Entry>>,
     reloading: Mutex<()>,
 }
 
@@ -167,7 +169,7 @@ impl TokenIndex {
     pub async fn reload(&self, store: &dyn UserStore) -> Result<(), UserStoreError> {
         let _turn = self.reloading.lock().await;
         let old = self.entries.load_full();
-        let mut next = HashMap::with_capacity(old.len());
+        let mut next = HashMapByToken::with_capacity_and_hasher(old.len(), BuildHasherDefault::new());
         let mut after: Option<TokenId> = None;
         loop {
             let page = store.tokens(None, after.as_ref(), PAGE_MAX).await?;
@@ -226,7 +228,7 @@ impl TokenIndex {
 }
 
 /// Makes a token's entry, which goes on with what is open on the entry before it unless the caller is another now.
-fn entry(user: User, token: TokenRecord, old: &HashMap<TokenHash, Entry>) -> (TokenHash, Entry) {
+fn entry(user: User, token: TokenRecord, old: &HashMapByToken<Entry>) -> (TokenHash, Entry) {
     let stored = token.used_at.map_or(NEVER, Timestamp::micros);
     let before = old.get(&token.hash).filter(|before| {
         before.caller.token == token.id && before.caller.user == user.id && before.caller.admin == user.admin

@@ -64,11 +64,11 @@ pub use secret::{
 };
 pub use sign_out::sign_out_everywhere;
 pub use store::{
-    AccountStore, CLIENTS_MAX, CODE_LIFE, ClientStore, CodeRecord, Credential, DEVICES_MAX, Fault,
-    FaultyUserStore, GrantChanges, GrantStore, LINKS_MAX, LinkRecord, LivingGrant, MemoryUserStore,
-    NewDevice, OauthKeyStore, PAGE_MAX, Promise, SESSION_LIFE, SESSIONS_MAX, SessionRecord, SessionStore, SIGN_INS_FOR, SIGN_INS_MAX, SignInRecord, SignInStore, Door,
-    Spent, StateKeyStore, TokenClass, TokenRecord, UNUSED_FOR, User, UserChanges, UserKey, UserStore,
-    UserStoreError, Which,
+    AccountStore, CLIENTS_MAX, CODE_LIFE, ClientStore, CodeRecord, Credential, DEVICES_MAX, Door, Fault,
+    FaultyUserStore, GrantChange, GrantChanges, GrantStore, LINKS_MAX, LinkRecord, LivingGrant,
+    MemoryUserStore, NewDevice, OauthKeyStore, PAGE_MAX, Promise, SESSION_LIFE, SESSIONS_MAX, SIGN_INS_FOR,
+    SIGN_INS_MAX, SessionRecord, SessionStore, SignInRecord, SignInStore, Spent, StateKeyStore, TokenClass,
+    TokenRecord, UNUSED_FOR, User, UserChanges, UserKey, UserStore, UserStoreError, Which,
 };
 #[cfg(feature = "sql")]
 pub use store::{CHANNEL, GRANT_CHANNEL, SqlUserStore};

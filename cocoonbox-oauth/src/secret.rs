@@ -1,6 +1,8 @@
 //! Tokens and links: drawn, read, and stored as hashes alone.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use cocoonbox_core::{Entropy, EntropyError, random_secret};
 use sha2::{Digest as _, Sha256};
@@ -71,6 +73,27 @@ impl TokenHash {
 
     fn of(text: &str) -> Self {
         Self(Sha256::digest(text.as_bytes()).into())
+    }
+}
+
+/// What is looked up by the hash of a secret. The key is a hash already, of which nobody chooses the bytes: they find the
+/// place as they are.
+pub(crate) type HashMapByToken<V> = HashMap<TokenHash, V, BuildHasherDefault<FirstBytes>>;
+
+/// Takes the first eight bytes for the hash of them all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FirstBytes(u64);
+
+impl Hasher for FirstBytes {
+    fn write(&mut self, bytes: &[u8]) {
+        // what is written before is the length, which is always the same
+        if let Some((first, _)) = bytes.split_first_chunk() {
+            self.0 = u64::from_ne_bytes(*first);
+        }
+    }
+    fn write_usize(&mut self, _: usize) {}
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

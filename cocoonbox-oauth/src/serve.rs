@@ -70,7 +70,10 @@ pub async fn run_agents(
                 gather(&mut *users).await;
                 None
             }
-            changed = grants.next() => changed,
+            changed = grants.next() => match changed {
+                Some(change) if index.knows(&change) => continue,
+                changed => changed.map(|change| change.grant),
+            },
         };
         let mut pause = FIRST_PAUSE;
         loop {

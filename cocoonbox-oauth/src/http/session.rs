@@ -19,7 +19,8 @@ use super::{Authority, ConsoleCaller};
 use crate::limit::network;
 use crate::visit::{Visit, origin};
 use crate::{
-    Door, LinkToken, Password, SESSION_LIFE, SessionRecord, SessionToken, TokenHash, User, UserKey, UserStoreError,
+    Door, LinkToken, Password, SESSION_LIFE, SessionRecord, SessionToken, TokenHash, User, UserKey,
+    UserStoreError,
 };
 
 const COOKIE: &str = "cb_session";

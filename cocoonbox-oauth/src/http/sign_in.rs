@@ -26,7 +26,8 @@ impl Before {
     fn read(&self) -> Result<Option<(Timestamp, SignInId)>, Refusal> {
         let Some(text) = &self.before else { return Ok(None) };
         let parts = text.split_once('.');
-        let read = parts.and_then(|(at, id)| Some((Timestamp::from_micros(at.parse().ok()?), id.parse().ok()?)));
+        let read =
+            parts.and_then(|(at, id)| Some((Timestamp::from_micros(at.parse().ok()?), id.parse().ok()?)));
         read.map(Some).ok_or_else(|| Refusal::invalid("before is none that was told"))
     }
 }

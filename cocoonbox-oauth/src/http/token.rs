@@ -17,11 +17,11 @@ use super::Authority;
 use super::session::From as Peer;
 use crate::visit::Visit;
 use crate::{
-    AccessRecord, AccessToken, AgentToken, AuthorizationCode, ClientId, CodeRecord, Credential, Door, GrantRecord,
-    Label, Promise, RefreshToken, SCOPE_ACCOUNT, SCOPE_BOXES, Spent, TokenClass, TokenRecord, UserKey,
-    UserStoreError, Worth,
+    AccessRecord, AccessToken, AgentToken, AuthorizationCode, ClientId, CodeRecord, Credential, Door,
+    GrantRecord, Label, Presented, Promise, RefreshToken, SCOPE_ACCOUNT, SCOPE_BOXES, Spent, TokenClass,
+    TokenRecord, UserKey, UserStoreError, Worth,
 };
-use cocoonbox_core::TokenId;
+use cocoonbox_core::{TokenId, UserId};
 
 /// How often a refresh is looked at anew when others move the grant meanwhile.
 const TURNS: usize = 4;
@@ -191,12 +191,9 @@ impl Authority {
                 let what = label.as_str().to_owned();
                 (Door::Device, what, self.begin_device(&record.user, client, token, label, now).await)
             }
-            Promise::Grant(grant) => {
-                (Door::Agent, grant.client_name.clone(), self.begin(&grant, now).await)
-            }
+            Promise::Grant(grant) => (Door::Agent, grant.client_name.clone(), self.begin(&grant, now).await),
         };
-        let visit =
-            Visit { user: Some(&record.user), door, let_in: told.is_ok(), from: from.0, what: &what };
+        let visit = Visit { user: Some(&record.user), door, let_in: told.is_ok(), from: from.0, what: &what };
         visit.remember(self.store(), &*self.options.entropy, now).await;
         told
     }
@@ -220,7 +217,7 @@ impl Authority {
 
     async fn begin_device(
         &self,
-        user: &cocoonbox_core::UserId,
+        user: &UserId,
         client: &ClientId,
         id: TokenId,
         label: Label,
@@ -258,7 +255,7 @@ impl Authority {
             Err(UserStoreError::NoUser { .. }) => return Err(Fault::grant()),
             done => done?,
         }
-        self.told(grant, grant.generation, now).await
+        Ok(self.told(grant, &access, now).await)
     }
 
     fn access(&self, grant: &GrantRecord, generation: i64, now: Timestamp) -> AccessRecord {
@@ -271,18 +268,45 @@ impl Authority {
     }
 
     /// Returns a generation's tokens, which the store has.
-    async fn told(&self, grant: &GrantRecord, generation: i64, now: Timestamp) -> Result<Value, Fault> {
-        if let Err(error) = self.options.agents.reload_one(&*self.options.store, &grant.id, now).await {
+    async fn told(&self, grant: &GrantRecord, access: &AccessRecord, now: Timestamp) -> Value {
+        let (agents, generation) = (&self.options.agents, access.generation);
+        if !agents.advance(access)
+            && let Err(error) = agents.reload_one(&*self.options.store, &grant.id, now).await
+        {
             tracing::warn!(%error, "a new token is not in the index yet");
         }
         let key = &self.options.key;
-        Ok(json!({
+        json!({
             "access_token": key.access(&grant.id, generation).reveal(),
             "token_type": "Bearer",
             "expires_in": grant.access_until(now).since(now).as_secs(),
             "refresh_token": key.refresh(&grant.id, generation).reveal(),
             "scope": SCOPE_BOXES,
-        }))
+        })
+    }
+
+    /// Returns a grant and whether it stands for this client. What is in memory is asked first, and the store whenever that
+    /// says anything but yes: it alone knows what other processes did.
+    async fn standing(
+        &self,
+        shown: &Presented,
+        client: &ClientId,
+        now: Timestamp,
+        in_memory: bool,
+    ) -> Result<(UserId, GrantRecord), Fault> {
+        if in_memory
+            && let Some(agent) = self.options.agents.standing(&shown.grant)
+            && agent.grant().client == *client
+            && agent.grant().lives(now)
+            && shown.worth(agent.grant().generation) == Worth::Newest
+        {
+            return Ok((agent.user().id.clone(), agent.grant().clone()));
+        }
+        let (user, grant) = self.store().grant(&shown.grant).await?.ok_or_else(Fault::grant)?;
+        if grant.client != *client || !grant.lives(now) || user.disabled {
+            return Err(Fault::grant());
+        }
+        Ok((user.id, grant))
     }
 
     async fn refresh(&self, client: &ClientId, form: &Form) -> Result<Value, Fault> {
@@ -292,25 +316,23 @@ impl Authority {
         }
         // a forged one costs no look into the store
         let shown = self.options.key.open(&token).ok_or_else(Fault::grant)?;
-        for _ in 0..TURNS {
+        for turn in 0..TURNS {
             let now = self.options.clock.now();
-            let (user, grant) = self.store().grant(&shown.grant).await?.ok_or_else(Fault::grant)?;
-            if grant.client != *client || !grant.lives(now) || user.disabled {
-                return Err(Fault::grant());
-            }
+            let (user, grant) = self.standing(&shown, client, now, turn == 0).await?;
             let generation = match shown.worth(grant.generation) {
                 Worth::Newest => grant.generation + 1,
                 Worth::Again => grant.generation,
                 Worth::Replay => {
-                    tracing::warn!(user = %user.id, grant = %grant.id, "an old refresh token was shown: the grant ends");
+                    tracing::warn!(%user, grant = %grant.id, "an old refresh token was shown: the grant ends");
                     self.store().end_grant(&grant.id, None, now).await?;
                     self.options.agents.end(&grant.id, now);
                     return Err(Fault::grant());
                 }
                 Worth::Unknown => return Err(Fault::grant()),
             };
-            if self.store().put_access(&self.access(&grant, generation, now), now).await? {
-                return self.told(&grant, generation, now).await;
+            let access = self.access(&grant, generation, now);
+            if self.store().put_access(&access, now).await? {
+                return Ok(self.told(&grant, &access, now).await);
             }
             // somebody moved the grant between the look and the write
         }

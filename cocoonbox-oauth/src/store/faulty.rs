@@ -8,7 +8,8 @@ use cocoonbox_core::{ConsoleSessionId, GrantId, SignInId, Timestamp, TokenId, Us
 
 use super::{
     ClientStore, CodeRecord, Credential, GrantChanges, GrantStore, LivingGrant, NewDevice, SessionRecord,
-    SessionStore, SignInRecord, SignInStore, Spent, TokenRecord, User, UserKey, UserStore, UserStoreError, Which,
+    SessionStore, SignInRecord, SignInStore, Spent, TokenRecord, User, UserKey, UserStore, UserStoreError,
+    Which,
 };
 use crate::{AccessRecord, Client, ClientId, GrantRecord, PasswordHash, TokenHash};
 

@@ -8,9 +8,9 @@ use cocoonbox_core::{GrantId, Timestamp, TokenId, UserId};
 use tokio::sync::{broadcast, watch};
 
 use super::{
-    CodeRecord, Credential, DEVICES_MAX, LINKS_MAX, LinkRecord, NewDevice, OauthKeyStore, PAGE_MAX,
-    SessionRecord, SignInRecord, StateKeyStore, TokenClass, TokenRecord, User, UserChanges, UserKey, UserStore,
-    UserStoreError, page,
+    CodeRecord, Credential, DEVICES_MAX, GrantChange, LINKS_MAX, LinkRecord, NewDevice, OauthKeyStore,
+    PAGE_MAX, SessionRecord, SignInRecord, StateKeyStore, TokenClass, TokenRecord, User, UserChanges,
+    UserKey, UserStore, UserStoreError, page,
 };
 use crate::{AccessRecord, Client, ClientId, GrantRecord, PasswordHash, TokenHash};
 
@@ -19,7 +19,7 @@ use crate::{AccessRecord, Client, ClientId, GrantRecord, PasswordHash, TokenHash
 pub struct MemoryUserStore {
     state: Mutex<State>,
     changes: watch::Sender<u64>,
-    pub(super) grant_changes: broadcast::Sender<GrantId>,
+    pub(super) grant_changes: broadcast::Sender<GrantChange>,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -21,7 +21,9 @@ pub use error::UserStoreError;
 pub use faulty::{Fault, FaultyUserStore};
 #[cfg(feature = "sql")]
 pub use grant::GRANT_CHANNEL;
-pub use grant::{CODE_LIFE, CodeRecord, GrantChanges, GrantStore, LivingGrant, Promise, Spent, Which};
+pub use grant::{
+    CODE_LIFE, CodeRecord, GrantChange, GrantChanges, GrantStore, LivingGrant, Promise, Spent, Which,
+};
 pub use memory::MemoryUserStore;
 pub use session::{SESSION_LIFE, SESSIONS_MAX, SessionRecord, SessionStore};
 pub use sign_in::{Door, SIGN_INS_FOR, SIGN_INS_MAX, SignInRecord, SignInStore};

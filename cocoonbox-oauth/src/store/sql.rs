@@ -1,9 +1,12 @@
 //! The store over SQLite and PostgreSQL.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use cocoonbox_core::{Timestamp, TokenId, UserId};
 use cocoonbox_db::{Db, DbError, Listener, Migration, Migrations, Tx, on, on_tx};
 
+use super::grant::Moves;
 use super::{
     Credential, DEVICES_MAX, LINKS_MAX, LinkRecord, NewDevice, OauthKeyStore, PAGE_MAX, StateKeyStore,
     TokenClass, TokenRecord, User, UserChanges, UserKey, UserStore, UserStoreError, page,
@@ -67,6 +70,7 @@ const FIRST_OAUTH_KEY: &str = "INSERT INTO oauth_key (id, sealed) VALUES (1, $1)
 #[derive(Clone, Debug)]
 pub struct SqlUserStore {
     pub(super) db: Db,
+    pub(super) moves: Arc<Moves>,
 }
 
 #[derive(sqlx::FromRow)]
@@ -181,7 +185,7 @@ impl SqlUserStore {
     /// What the database says, and [`DbError::Migration`].
     pub async fn open(db: Db, now: Timestamp) -> Result<Self, DbError> {
         db.migrate(&STEPS, now).await?;
-        Ok(Self { db })
+        Ok(Self { db, moves: Arc::default() })
     }
 
     /// Starts to hear changes.

@@ -8,9 +8,10 @@ use cocoonbox_core::{ConsoleSessionId, GrantId, Id, SignInId, SystemEntropy, Tim
 
 use super::{AT, link, token, user};
 use crate::{
-    AccessRecord, AccountStore, AuthorizationCode, CLIENTS_MAX, Client, ClientKind, CodeRecord, Credential, Door,
-    GRANTS_MAX, GrantRecord, OauthKey, PAGE_MAX, Password, PasswordHash, Promise, SESSIONS_MAX,
-    SIGN_INS_FOR, SIGN_INS_MAX, SessionRecord, SessionToken, SignInRecord, Spent, TokenClass, User, UserKey, UserStoreError, Which,
+    AccessRecord, AccountStore, AuthorizationCode, CLIENTS_MAX, Client, ClientKind, CodeRecord, Credential,
+    Door, GRANTS_MAX, GrantChange, GrantRecord, OauthKey, PAGE_MAX, Password, PasswordHash, Promise,
+    SESSIONS_MAX, SIGN_INS_FOR, SIGN_INS_MAX, SessionRecord, SessionToken, SignInRecord, Spent, TokenClass,
+    User, UserKey, UserStoreError, Which,
 };
 
 /// A store without users.
@@ -348,7 +349,7 @@ pub async fn living_grants_are_found(store: Accounts) {
     }
 }
 
-/// Each change of a grant is told by its id.
+/// Each change of a grant is told by its id, and a mere move by its generation.
 pub async fn each_change_of_a_grant_is_told(store: Accounts) {
     let jo = made(&store, "jo").await;
     let mut changes = store.grant_changes().await.expect("a listener");
@@ -356,11 +357,11 @@ pub async fn each_change_of_a_grant_is_told(store: Accounts) {
     let next = async |changes: &mut Box<dyn crate::GrantChanges>| {
         tokio::time::timeout(Duration::from_secs(10), changes.next()).await.expect("a notice")
     };
-    assert_eq!(next(&mut changes).await.as_ref(), Some(&held.id));
+    assert_eq!(next(&mut changes).await, Some(GrantChange { grant: held.id.clone(), generation: None }));
     assert!(store.put_access(&access(&held.id, 2), AT).await.expect("asked"));
-    assert_eq!(next(&mut changes).await.as_ref(), Some(&held.id));
+    assert_eq!(next(&mut changes).await, Some(GrantChange { grant: held.id.clone(), generation: Some(2) }));
     store.end_grants(&jo.id, AT).await.expect("ended");
-    assert_eq!(next(&mut changes).await.as_ref(), Some(&held.id));
+    assert_eq!(next(&mut changes).await, Some(GrantChange { grant: held.id.clone(), generation: None }));
 }
 
 /// Registered clients are bounded: unused ones go after a day, and the oldest of them when there are too many.
@@ -479,7 +480,10 @@ pub async fn sign_ins_are_bounded(store: Accounts) {
         }
     }
     let own = store.sign_ins(Some(&jo.id), None, PAGE_MAX).await.expect("asked");
-    assert_eq!((own.len(), own.last().map(|last| last.at)), (SIGN_INS_MAX, Some(AT.plus(Duration::from_secs(1)))));
+    assert_eq!(
+        (own.len(), own.last().map(|last| last.at)),
+        (SIGN_INS_MAX, Some(AT.plus(Duration::from_secs(1))))
+    );
     let count = async |of| store.sign_ins(of, None, PAGE_MAX).await.expect("asked").len();
     assert_eq!(count(None).await, PAGE_MAX, "as many of nobody, and the other's");
     assert_eq!(count(Some(&other.id)).await, 1);

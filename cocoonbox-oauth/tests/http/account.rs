@@ -319,7 +319,10 @@ async fn sign_ins_are_remembered_and_told_to_whom_they_concern() {
     assert!(own["sign_ins"][0].get("user_name").is_none());
     let all = stand.page(&admin, "GET", "sign-ins", Value::Null).await.ok();
     assert_eq!(told(&all)[1], ("password", false, ""));
-    assert_eq!((&all["sign_ins"][1]["user_name"], &all["sign_ins"][0]["user_name"]), (&json!(""), &json!("admin")));
+    assert_eq!(
+        (&all["sign_ins"][1]["user_name"], &all["sign_ins"][0]["user_name"]),
+        (&json!(""), &json!("admin"))
+    );
     assert!(!all.to_string().contains("hunter2"), "what was typed as a name may be a password");
 
     let made = stand.page(&admin, "POST", "users", json!({ "name": "jo", "password": PASSWORD })).await.ok();

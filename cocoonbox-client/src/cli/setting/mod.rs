@@ -289,9 +289,7 @@ fn words(flags: &UpArgs, key: &str) -> Option<OsString> {
         "max_running" => number(flags.max_running),
         "oauth.idle_hibernate" => flags.oauth_idle_hibernate.clone().map(Into::into),
         "oauth.public_url" => flags.oauth_public_url.clone().map(Into::into),
-        "trusted_proxies" => {
-            flags.trusted_proxies.as_ref().map(|proxies| proxies.join(",").into())
-        }
+        "trusted_proxies" => flags.trusted_proxies.as_ref().map(|proxies| proxies.join(",").into()),
         "database_url_file" => flags.database_url_file.clone().map(Into::into),
         "agent" => flags.agent.clone().map(Into::into),
         "warm" => number(flags.warm),

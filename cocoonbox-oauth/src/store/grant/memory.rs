@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use cocoonbox_core::{GrantId, Timestamp, UserId};
 use tokio::sync::broadcast;
 
-use super::{CodeRecord, GrantChanges, GrantStore, LivingGrant, SPENT_FOR, Spent, Which};
+use super::{CodeRecord, GrantChange, GrantChanges, GrantStore, LivingGrant, SPENT_FOR, Spent, Which};
 use crate::grant::ENDED_FOR;
 use crate::store::memory::State;
 use crate::{
@@ -10,13 +10,13 @@ use crate::{
 };
 
 #[derive(Debug)]
-struct MemoryGrantChanges(broadcast::Receiver<GrantId>);
+struct MemoryGrantChanges(broadcast::Receiver<GrantChange>);
 
 #[async_trait]
 impl GrantChanges for MemoryGrantChanges {
-    async fn next(&mut self) -> Option<GrantId> {
+    async fn next(&mut self) -> Option<GrantChange> {
         match self.0.recv().await {
-            Ok(id) => Some(id),
+            Ok(change) => Some(change),
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             // the store is gone, so nothing changes any more
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
@@ -25,9 +25,9 @@ impl GrantChanges for MemoryGrantChanges {
 }
 
 impl MemoryUserStore {
-    fn tell(&self, id: &GrantId) {
+    fn tell(&self, id: &GrantId, generation: Option<i64>) {
         // nobody listening is no failure
-        let _ = self.grant_changes.send(id.clone());
+        let _ = self.grant_changes.send(GrantChange { grant: id.clone(), generation });
     }
 }
 
@@ -95,7 +95,7 @@ impl GrantStore for MemoryUserStore {
             state.access.insert(access.hash, access.clone());
             Ok(())
         })?;
-        self.tell(&grant.id);
+        self.tell(&grant.id, None);
         Ok(())
     }
 
@@ -129,7 +129,7 @@ impl GrantStore for MemoryUserStore {
             Ok(true)
         })?;
         if done {
-            self.tell(&access.grant);
+            self.tell(&access.grant, Some(access.generation));
         }
         Ok(done)
     }
@@ -152,7 +152,7 @@ impl GrantStore for MemoryUserStore {
             Ok(stands)
         })?;
         if ended {
-            self.tell(id);
+            self.tell(id, None);
         }
         Ok(ended)
     }
@@ -168,7 +168,7 @@ impl GrantStore for MemoryUserStore {
             Ok(own)
         })?;
         for id in &ended {
-            self.tell(id);
+            self.tell(id, None);
         }
         Ok(())
     }

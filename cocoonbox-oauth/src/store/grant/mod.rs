@@ -2,6 +2,8 @@
 
 mod memory;
 #[cfg(feature = "sql")]
+mod moves;
+#[cfg(feature = "sql")]
 mod sql;
 
 use std::time::Duration;
@@ -11,6 +13,8 @@ use cocoonbox_core::{GrantId, Timestamp, TokenId, UserId};
 
 use super::{User, UserStoreError};
 use crate::{AccessRecord, ClientId, GrantRecord, Label, TokenHash};
+#[cfg(feature = "sql")]
+pub(super) use moves::Moves;
 #[cfg(feature = "sql")]
 pub use sql::GRANT_CHANNEL;
 #[cfg(all(test, feature = "sql"))]
@@ -147,15 +151,25 @@ pub trait GrantStore: std::fmt::Debug + Send + Sync + 'static {
     /// Records when grants were used. A time never goes back; grants that are gone are passed over.
     async fn touch_grants(&self, used: &[(GrantId, Timestamp)]) -> Result<(), UserStoreError>;
 
-    /// Starts to hear changes of grants; what is told is the grant's id, or nothing when all must be read.
+    /// Starts to hear changes of grants.
     async fn grant_changes(&self) -> Result<Box<dyn GrantChanges>, UserStoreError>;
+}
+
+/// A change of one grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "a record: stores build it whole")]
+pub struct GrantChange {
+    /// Which grant.
+    pub grant: GrantId,
+    /// The generation that it was moved to, when that is all that changed: whoever knows that one need not read it.
+    pub generation: Option<i64>,
 }
 
 /// Tells which grants changed.
 #[async_trait]
 pub trait GrantChanges: std::fmt::Debug + Send + 'static {
-    /// Waits for the next change: one grant, or none named when any may have changed. Safe to cancel.
-    async fn next(&mut self) -> Option<GrantId>;
+    /// Waits for the next change of one grant; none when any may have changed. Safe to cancel.
+    async fn next(&mut self) -> Option<GrantChange>;
 }
 
 /// Which grants are looked for.

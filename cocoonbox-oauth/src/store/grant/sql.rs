@@ -1,11 +1,13 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use async_trait::async_trait;
 use cocoonbox_core::{GrantId, Timestamp, UserId};
 use cocoonbox_db::{Listener, Notice, Tx, on, on_tx};
 use serde::{Deserialize, Serialize};
 
-use super::{CodeRecord, GrantChanges, GrantStore, LivingGrant, Promise, SPENT_FOR, Spent, Which};
+use super::{
+    CodeRecord, GrantChange, GrantChanges, GrantStore, LivingGrant, Promise, SPENT_FOR, Spent, Which,
+};
 use crate::grant::ENDED_FOR;
 use crate::store::sql::{UserRow, failed, read};
 use crate::{AccessRecord, GRANTS_MAX, GrantRecord, PAGE_MAX, SqlUserStore, TokenHash, User, UserStoreError};
@@ -42,13 +44,8 @@ const LIVING_ACCESS: &str = "SELECT t.hash, t.grant_id, t.generation, t.expires_
      JOIN oauth_grants g ON g.id = t.grant_id \
      WHERE t.grant_id >= $1 AND t.grant_id <= $2 AND t.expires_at > $3 AND (g.id = $4 OR g.user_id = $5 OR $6) \
      ORDER BY t.generation";
-// the row is the referee of who moves it
-const MOVE: &str = "UPDATE oauth_grants SET generation = $1 WHERE id = $2 AND generation BETWEEN $1 - 1 AND $1 \
-     AND ended_at IS NULL AND expires_at > $3 \
-     AND EXISTS (SELECT 1 FROM users u WHERE u.id = oauth_grants.user_id AND NOT u.disabled)";
-const DROP_ACCESS: &str = "DELETE FROM oauth_tokens WHERE grant_id = $1 AND generation < $2";
-const PUT_ACCESS: &str = "INSERT INTO oauth_tokens (hash, grant_id, generation, expires_at) VALUES ($1, $2, $3, $4) \
-     ON CONFLICT (hash) DO UPDATE SET expires_at = excluded.expires_at";
+const PUT_ACCESS: &str =
+    "INSERT INTO oauth_tokens (hash, grant_id, generation, expires_at) VALUES ($1, $2, $3, $4)";
 const END_GRANT: &str =
     "UPDATE oauth_grants SET ended_at = $1 WHERE id = $2 AND ended_at IS NULL AND expires_at > $1";
 const END_GRANT_OF: &str = "UPDATE oauth_grants SET ended_at = $1 WHERE id = $2 AND user_id = $3 \
@@ -72,8 +69,6 @@ pub(in crate::store) const STATEMENTS: &[&str] = &[
     GRANT,
     LIVING,
     LIVING_ACCESS,
-    MOVE,
-    DROP_ACCESS,
     PUT_ACCESS,
     END_GRANT,
     END_GRANT_OF,
@@ -365,21 +360,7 @@ impl GrantStore for SqlUserStore {
     }
 
     async fn put_access(&self, access: &AccessRecord, now: Timestamp) -> Result<bool, UserStoreError> {
-        let mut tx = self.db.begin().await?;
-        let (id, generation) = (access.grant.as_str(), access.generation);
-        let moved = on_tx!(tx, c => {
-            sqlx::query(MOVE).bind(generation).bind(id).bind(now.micros()).execute(c).await
-                .map(|done| done.rows_affected())
-        })
-        .map_err(failed)?;
-        if moved == 0 {
-            return Ok(false);
-        }
-        on_tx!(tx, c => sqlx::query(DROP_ACCESS).bind(id).bind(generation - 1).execute(c).await.map(drop))
-            .map_err(failed)?;
-        put_access(&mut tx, access).await?;
-        finish(tx, &access.grant).await?;
-        Ok(true)
+        self.move_grant(access, now).await
     }
 
     async fn end_grant(
@@ -479,19 +460,27 @@ impl GrantStore for SqlUserStore {
     }
 
     async fn grant_changes(&self) -> Result<Box<dyn GrantChanges>, UserStoreError> {
-        Ok(Box::new(SqlGrantChanges(self.db.listen(GRANT_CHANNEL).await?)))
+        Ok(Box::new(SqlGrantChanges(self.db.listen(GRANT_CHANNEL).await?, VecDeque::new())))
     }
 }
 
+/// Hears of changes; of moves that were told together one after the other.
 #[derive(Debug)]
-struct SqlGrantChanges(Listener);
+struct SqlGrantChanges(Listener, VecDeque<GrantChange>);
 
 #[async_trait]
 impl GrantChanges for SqlGrantChanges {
-    async fn next(&mut self) -> Option<GrantId> {
-        match self.0.next().await {
-            Notice::Changed { payload } => payload.parse().ok(),
-            _ => None,
+    async fn next(&mut self) -> Option<GrantChange> {
+        if let Some(change) = self.1.pop_front() {
+            return Some(change);
         }
+        let Notice::Changed { payload } = self.0.next().await else { return None };
+        for told in payload.split(',') {
+            let (grant, generation) = told.split_once(' ').unwrap_or((told, ""));
+            // what cannot be read is as if anything had changed
+            let change = GrantChange { grant: grant.parse().ok()?, generation: generation.parse().ok() };
+            self.1.push_back(change);
+        }
+        self.1.pop_front()
     }
 }
