@@ -17,4 +17,4 @@ pub use person::{PASSWORD, browser, person, server_of_a_person};
 pub use processes::{Process, processes, processes_in_network};
 pub use run::{Run, eventually, output};
 pub use server::{Account, Server, files};
-pub use tool::{buf, copy_program, node, python, rclone, require};
+pub use tool::{buf, copy_program, node, node_client, python, rclone, require};
