@@ -33,6 +33,7 @@ fn the_typescript_sdk_is_let_in_refreshes_and_is_shut_out() {
             "GET /.well-known/oauth-authorization-server 200",
             "POST /cocoonbox.oauth/register 201",
         ],
+        "challenge": "/.well-known/oauth-protected-resource/cocoonbox.mcp/control",
         "asked": { "scope": "boxes", "resource": format!("{}/cocoonbox.mcp", server.endpoint()) },
         "exchange": ["POST /cocoonbox.oauth/token 200"],
         "server": "cocoonbox",

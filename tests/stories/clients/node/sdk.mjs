@@ -89,6 +89,8 @@ const seen = {};
 const first = await connected();
 assert.ok(first.said instanceof UnauthorizedError, String(first.said));
 seen.discovery = trailed();
+// it keeps the address that the challenge named; without one it would guess the same
+seen.challenge = new URL(provider.kept.discovery.resourceMetadataUrl ?? 'none:').pathname;
 seen.asked = { scope: provider.kept.asked.scope ?? null, resource: provider.kept.asked.resource };
 const { back } = provider.kept;
 assert.equal(back.get('state'), provider.kept.state);
@@ -104,8 +106,11 @@ const { tools } = await client.listTools();
 seen.tools = tools.map((tool) => tool.name).sort();
 // the SDK checks each structured answer against the schema that the tool told, and throws where they differ
 assert.ok(tools.every((tool) => tool.outputSchema));
-const call = async (name, args, options) =>
-  (await client.callTool({ name, arguments: args }, undefined, options)).structuredContent;
+async function call(name, args, options) {
+  const told = await client.callTool({ name, arguments: args }, undefined, options);
+  assert.ok(!told.isError, JSON.stringify(told.content));
+  return told.structuredContent;
+}
 
 seen.before = (await call('box_list', {})).boxes;
 const progress = [];
