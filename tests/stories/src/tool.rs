@@ -73,6 +73,16 @@ pub fn node(name: &str) -> Command {
     command
 }
 
+/// Returns a command that runs the client `name` of `clients/node/`, all of which use packages.
+///
+/// # Panics
+/// When the packages are not installed.
+pub fn node_client(name: &str) -> Command {
+    let packages = own_file("../../target/node-clients/node_modules");
+    assert!(packages.exists(), "{} is not there: run `make test-tools`", packages.display());
+    node(&format!("node/{name}"))
+}
+
 fn installed(name: &str) -> PathBuf {
     let path = tools().join(name);
     assert!(path.exists(), "{} is not there: run `make test-tools`", path.display());
