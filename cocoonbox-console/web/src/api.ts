@@ -1,7 +1,7 @@
 // The one way to the server.
 
 import type { Caps } from './caps';
-import type { Agent, Box, Check, Device, Me, TokenState, User, UserChange } from './model';
+import type { Agent, Box, Check, Device, Me, SignIns, TokenState, User, UserChange } from './model';
 
 /** Why a call was refused: a code that the pages have words for, and the server's own words. */
 export class Refusal extends Error {
@@ -50,6 +50,8 @@ async function call<T>(method: 'GET' | 'POST' | 'PATCH' | 'DELETE', path: string
 /** An id goes into a path as one part of it, whatever is in it. */
 const part = encodeURIComponent;
 
+const since = (before: string) => (before === '' ? '' : `?before=${part(before)}`);
+
 export const api = {
   me: () => call<Me>('GET', 'me'),
   login: (name: string, password: string) => call<Me>('POST', 'login', { name, password }),
@@ -64,6 +66,9 @@ export const api = {
 
   devices: () => call<{ devices: Device[] }>('GET', 'devices'),
   revokeDevice: (id: string) => call<void>('DELETE', `devices/${part(id)}`),
+
+  signIns: (before: string) => call<SignIns>('GET', `me/sign-ins${since(before)}`),
+  everybodysSignIns: (before: string) => call<SignIns>('GET', `sign-ins${since(before)}`),
 
   agents: () => call<{ agents: Agent[] }>('GET', 'agents'),
   revokeAgent: (id: string) => call<void>('DELETE', `agents/${part(id)}`),

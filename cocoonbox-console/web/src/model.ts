@@ -64,6 +64,26 @@ export interface User {
   link?: string;
 }
 
+/** A sign-in, or an attempt at one. */
+export interface SignIn {
+  id: string;
+  at: number;
+  door: 'password' | 'link' | 'device' | 'agent';
+  let_in: boolean;
+  /** An address; empty: unknown. */
+  from: string;
+  /** A device's label or an agent's name; empty for a browser. */
+  what: string;
+  /** Only in what administrators are told; empty: nobody's. */
+  user_name?: string;
+}
+
+export interface SignIns {
+  sign_ins: SignIn[];
+  /** Where the next answer goes on; empty: nowhere. */
+  next: string;
+}
+
 export interface UserChange {
   disabled?: boolean;
   password?: string;

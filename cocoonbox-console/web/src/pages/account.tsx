@@ -5,6 +5,7 @@ import { Confirm } from '../dialog';
 import { Button, Field, Problem, Title } from '../parts';
 import { NewPassword, useNewPassword } from '../newpassword';
 import { useNotice, useSession } from '../session';
+import { SignInList } from '../signins';
 import { useSpeech } from '../text/speech';
 import { useWork } from '../work';
 
@@ -15,6 +16,7 @@ export function AccountPage() {
       <Title text={t('account.title')} />
       <PasswordForm />
       <SignOutEverywhere />
+      <SignInList load={api.signIns} />
     </>
   );
 }

@@ -8,6 +8,7 @@ import type { User, UserChange } from '../model';
 import { Button, Fact, Facts, Field, Problem, Secret, Tick, Time, Title, Untrusted, Waiting } from '../parts';
 import { isLongEnough } from '../password';
 import { useNotice, useSession } from '../session';
+import { SignInList } from '../signins';
 import { useSpeech } from '../text/speech';
 import { readable } from '../untrusted';
 import { gone, useLoaded, useWork } from '../work';
@@ -46,6 +47,7 @@ export function UsersPage() {
         </ul>
       )}
       <AddUser added={(user) => list.change((before) => (before === null ? null : [...before, user]))} />
+      <SignInList load={api.everybodysSignIns} />
       {asked?.to === 'edit' && (
         <EditUser
           user={asked.user}

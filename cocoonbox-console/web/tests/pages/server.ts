@@ -6,7 +6,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 
-import type { Agent, Box, Check, Device, TokenState, User } from '../../src/model';
+import type { Agent, Box, Check, Device, SignIns, TokenState, User } from '../../src/model';
 
 const DIST = join(import.meta.dirname, '../../dist');
 
@@ -69,6 +69,7 @@ export class FakeServer {
   hasPassword = true;
   agents: Agent[] = [];
   devices: Device[] = [];
+  signIns: SignIns = { sign_ins: [], next: '' };
   users: User[] = [];
   boxes: Box[] = [];
   token: TokenState = { exists: false, created_at: null, used_at: null };
@@ -131,6 +132,14 @@ export class FakeServer {
         boxes: [],
       },
     ];
+    this.signIns.sign_ins = (['device', 'password', 'agent', 'link'] as const).map((door, number) => ({
+      id: `si_${number}`,
+      at: now - 17 ** number * MINUTE,
+      door,
+      let_in: door !== 'password',
+      from: door === 'link' ? '' : '2001:db8:85a3:8d3:1319:8a2e:370:7348',
+      what: door === 'device' ? 'workbench' : door === 'agent' ? 'Claude Code' : '',
+    }));
     this.devices = [
       {
         id: 'dev_1',
@@ -324,10 +333,12 @@ export class FakeServer {
       case 'POST me/:id':
         return this.#mine(id, body);
       case 'GET me/:id':
-        return this.token;
+        return id === 'token' ? this.token : this.signIns;
       case 'DELETE me/:id':
         this.token = { exists: false, created_at: null, used_at: null };
         return undefined;
+      case 'GET sign-ins':
+        return { ...this.signIns, sign_ins: this.signIns.sign_ins.map((one) => ({ ...one, user_name: 'jo' })) };
       case 'GET devices':
         return { devices: this.devices };
       case 'DELETE devices/:id':

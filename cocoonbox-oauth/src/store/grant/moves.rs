@@ -110,56 +110,47 @@ impl SqlUserStore {
     async fn write(&self, moves: &[&AccessRecord], now: Timestamp) -> Result<Vec<GrantId>, UserStoreError> {
         let bytes = self.db.pick("BLOB", "BYTEA");
         let mut tx = self.db.begin().await?;
-        let mut done: Vec<GrantId> = Vec::new();
-        let mut rest = moves;
-        while !rest.is_empty() {
-            // few sizes, so that each statement is prepared once
-            let (part, more) = rest.split_at(1 << rest.len().ilog2());
-            rest = more;
-            let text = advance(part.len());
-            let moved: Vec<String> = on_tx!(tx, c => {
-                let mut query = sqlx::query_scalar(AssertSqlSafe(text)).bind(now.micros());
-                for access in part {
-                    query = query.bind(access.grant.as_str()).bind(access.generation);
-                }
-                query.fetch_all(c).await
-            })
-            .map_err(failed)?;
-            if moved.is_empty() {
-                continue;
+        // few sizes, so that each statement is prepared once: the last one is repeated
+        let count = moves.len().next_power_of_two();
+        let Some(last) = moves.last() else { return Ok(Vec::new()) };
+        let rows = || moves.iter().chain(std::iter::repeat(last)).take(count);
+        let text = advance(count);
+        let moved: Vec<String> = on_tx!(tx, c => {
+            let mut query = sqlx::query_scalar(AssertSqlSafe(text)).bind(now.micros());
+            for access in rows() {
+                query = query.bind(access.grant.as_str()).bind(access.generation);
             }
-            let text = drop_access(part.len());
-            on_tx!(tx, c => {
-                let mut query = sqlx::query(AssertSqlSafe(text));
-                for access in part {
-                    query = query.bind(access.grant.as_str());
-                }
-                query.execute(c).await.map(drop)
-            })
-            .map_err(failed)?;
-            let text = put_access(part.len(), bytes);
-            on_tx!(tx, c => {
-                let mut query = sqlx::query(AssertSqlSafe(text)).bind(now.micros());
-                for access in part {
-                    query = query
-                        .bind(access.grant.as_str())
-                        .bind(access.generation)
-                        .bind(&access.hash.as_bytes()[..])
-                        .bind(access.expires_at.micros());
-                }
-                query.execute(c).await.map(drop)
-            })
-            .map_err(failed)?;
-            done.extend(
-                part.iter()
-                    .map(|access| &access.grant)
-                    .filter(|id| moved.iter().any(|moved| moved == id.as_str()))
-                    .cloned(),
-            );
-        }
+            query.fetch_all(c).await
+        })
+        .map_err(failed)?;
+        let moved = |id: &GrantId| moved.iter().any(|moved| moved == id.as_str());
+        let done: Vec<GrantId> =
+            moves.iter().map(|access| &access.grant).filter(|id| moved(id)).cloned().collect();
         if done.is_empty() {
             return Ok(done);
         }
+        let text = drop_access(count);
+        on_tx!(tx, c => {
+            let mut query = sqlx::query(AssertSqlSafe(text));
+            for access in rows() {
+                query = query.bind(access.grant.as_str());
+            }
+            query.execute(c).await.map(drop)
+        })
+        .map_err(failed)?;
+        let text = put_access(count, bytes);
+        on_tx!(tx, c => {
+            let mut query = sqlx::query(AssertSqlSafe(text)).bind(now.micros());
+            for access in rows() {
+                query = query
+                    .bind(access.grant.as_str())
+                    .bind(access.generation)
+                    .bind(&access.hash.as_bytes()[..])
+                    .bind(access.expires_at.micros());
+            }
+            query.execute(c).await.map(drop)
+        })
+        .map_err(failed)?;
         let told: Vec<String> = moves
             .iter()
             .filter(|access| done.contains(&access.grant))
@@ -214,7 +205,7 @@ fn put_access(count: usize, bytes: &str) -> String {
     format!(
         "WITH moves (grant_id, next, hash, until) AS (VALUES {}) \
          INSERT INTO oauth_tokens (hash, grant_id, generation, expires_at) \
-         SELECT m.hash, m.grant_id, m.next, m.until FROM moves m \
+         SELECT DISTINCT m.hash, m.grant_id, m.next, m.until FROM moves m \
          JOIN oauth_grants g ON g.id = m.grant_id AND g.generation = m.next \
          JOIN users u ON u.id = g.user_id AND NOT u.disabled \
          WHERE g.ended_at IS NULL AND g.expires_at > $1 \
@@ -257,7 +248,7 @@ mod tests {
     }
 
     async fn many_grants_are_moved_by_one_commit(db: &TestDb) {
-        // more than one commit takes, in parts of each size
+        // more than one commit takes
         let (store, grants) = store(db, AT_ONCE + 15).await;
         store.end_grant(&grants[3], None, AT).await.expect("ended");
         let turn = store.moves.turn.lock().await;
