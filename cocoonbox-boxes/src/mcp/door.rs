@@ -11,7 +11,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 use http_body::{Frame, SizeHint};
 use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -144,16 +144,21 @@ async fn let_in(State(guard): State<Arc<Guard>>, mut request: Request, next: Nex
         return full("you have as many requests and streams open as one may: end some".to_owned());
     };
     let (ended, visit) = (caller.ended.clone(), Visit::of(&caller));
+    let ends = request.method() == Method::DELETE;
     // what handlers see of the request does not hold the token
     request.headers_mut().remove(AUTHORIZATION);
     request.extensions_mut().insert(caller);
-    let answer = tokio::select! {
+    let mut answer = tokio::select! {
         biased;
         () = ended.cancelled() => return guard.unauthenticated(true),
         answer = VISIT.scope(Arc::clone(&visit), next.run(request)) => answer,
     };
     if let Some(reason) = visit.refused() {
         return full(reason.to_owned());
+    }
+    // the session is over by now; the public Python SDK takes "accepted" for a failure
+    if ends && answer.status() == StatusCode::ACCEPTED {
+        *answer.status_mut() = StatusCode::NO_CONTENT;
     }
     answer.map(|body| Body::new(Held { inner: Until::silent(body, ended), _exchange: exchange }))
 }

@@ -169,3 +169,16 @@ async fn headers_without_end_and_garbage_end_their_connection_alone() {
     assert!(refused.is_err() || refused.is_ok_and(|response| response.status() == 431));
     assert_eq!(world.call(EXEC, ANNA).await.1.status(), 200);
 }
+
+#[tokio::test]
+async fn what_is_not_there_is_said_in_the_callers_own_words() {
+    let world = World::new(guest(Arc::default(), done)).await;
+    let (_, response) = world.call("/nothing.like.That/Do", &[]).await;
+    assert_eq!((response.status().as_u16(), status(&response)), (200, Some("12")));
+    for method in ["GET", "POST"] {
+        let body = http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync();
+        let request = hyper::Request::builder().method(method).uri("http://edge/token").body(body).unwrap();
+        let response = world.client().await.send_request(request).await.unwrap();
+        assert_eq!((response.status().as_u16(), status(&response)), (404, None));
+    }
+}

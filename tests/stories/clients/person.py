@@ -1,7 +1,9 @@
 """Somebody at a browser, as far as signing in goes: the pages' own calls, and where they lead.
 
 person.py password ENDPOINT LINK      sets PERSON_PASSWORD by a one-time link
-person.py allow|deny ADDRESS          signs in as PERSON_NAME, answers what the address asks, and goes where it leads
+person.py allow|deny ADDRESS          signs in as PERSON_NAME, answers what the address asks, and goes where it leads;
+                                      PERSON_SAW names a file that keeps what was asked
+person.py ask ADDRESS                 signs in and prints what the address asks, or why it is refused
 person.py call ENDPOINT METHOD PATH   signs in, calls the console's JSON, and prints the answer
 person.py register ENDPOINT REDIRECT  registers a client and prints its id
 person.py agent ENDPOINT              an outside agent from its first 401 to its end, with a person who allows it
@@ -15,6 +17,7 @@ import os
 import secrets
 import sys
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -51,11 +54,18 @@ def origin_of(address):
     return f"{parts.scheme}://{parts.netloc}"
 
 
+def ask(browser, address):
+    return browser.call("POST", "oauth/check", {"query": urllib.parse.urlsplit(address).query})
+
+
 def answer(verb, address):
     """Does what a person does on the consent page; returns where the browser goes."""
     browser = Browser(origin_of(address)).sign_in()
     query = urllib.parse.urlsplit(address).query
-    asked = browser.call("POST", "oauth/check", {"query": query})
+    asked = ask(browser, address)
+    if "PERSON_SAW" in os.environ:
+        with open(os.environ["PERSON_SAW"], "a") as saw:
+            saw.write(json.dumps(asked) + "\n")
     if "redirect" in asked:
         return asked["redirect"]
     return browser.call("POST", f"oauth/{'approve' if verb == 'allow' else 'deny'}", {"query": query})["redirect"]
@@ -63,6 +73,18 @@ def answer(verb, address):
 
 def get(address, headers=None):
     return urllib.request.urlopen(urllib.request.Request(address, headers=headers or {}), timeout=30)
+
+
+def follow(address):
+    """Goes to a client's own address. Some open a browser before they listen: it is late, as people are."""
+    for _ in range(100):
+        try:
+            return get(address)
+        except urllib.error.URLError as error:
+            if not isinstance(error.reason, ConnectionRefusedError):
+                raise
+            time.sleep(0.1)
+    return get(address)
 
 
 def form(address, members):
@@ -189,7 +211,13 @@ def main(verb, place, *more):
         link = more[0].rsplit("=", 1)[-1]
         Browser(place).call("POST", "login/link", {"link": link, "password": PASSWORD})
     elif verb in ("allow", "deny"):
-        get(answer(verb, place)).read()
+        follow(answer(verb, place)).read()
+    elif verb == "ask":
+        browser = Browser(origin_of(place)).sign_in()
+        try:
+            print(json.dumps(ask(browser, place)))
+        except urllib.error.HTTPError as error:
+            print(json.dumps({"refused": error.code, **json.load(error)}))
     elif verb == "where":
         print(answer("allow", place))
     elif verb == "call":

@@ -1,7 +1,9 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod beside;
 mod build;
+mod internet;
 mod link;
 mod node;
 mod person;
@@ -10,11 +12,13 @@ mod run;
 mod server;
 mod tool;
 
+pub use beside::Beside;
 pub use build::{agent, binaries};
+pub use internet::Internet;
 pub use link::Link;
 pub use node::{Node, call};
-pub use person::{PASSWORD, browser, person, server_of_a_person};
+pub use person::{PASSWORD, browser, one_time_link, person, plain_browser, server_of_a_person};
 pub use processes::{Process, processes, processes_in_network};
 pub use run::{Run, eventually, output};
 pub use server::{Account, Server, files};
-pub use tool::{buf, copy_program, node, node_client, python, rclone, require};
+pub use tool::{buf, claude, codex, copy_program, node, node_client, python, rclone, require};

@@ -1,3 +1,6 @@
+use std::path::PathBuf;
+
+use crate::build::own_file;
 use crate::run::{Run, output};
 use crate::server::Server;
 use crate::tool::python;
@@ -19,14 +22,26 @@ pub fn browser(verb: &str) -> String {
     format!("{} {verb} %s", words.join(" "))
 }
 
+/// Returns the same browser, of a person who allows, for programs that take no more than a path.
+pub fn plain_browser() -> PathBuf {
+    own_file("clients/browser.sh")
+}
+
 /// Starts a server whose administrator has chosen [`PASSWORD`] by the link of the first start.
 ///
 /// # Panics
 /// When it printed no link.
 pub fn server_of_a_person() -> Server {
     let server = Server::start();
-    let log = server.log();
-    let link = log.split_whitespace().find(|word| word.contains("#link=cbl_")).expect("a link is printed");
-    person(&["password", &server.endpoint(), link]).ok();
+    person(&["password", &server.endpoint(), &one_time_link(&server)]).ok();
     server
+}
+
+/// Returns the link of the first start.
+///
+/// # Panics
+/// When none was printed.
+pub fn one_time_link(server: &Server) -> String {
+    let log = server.log();
+    log.split_whitespace().find(|word| word.contains("#link=cbl_")).expect("a link is printed").to_owned()
 }

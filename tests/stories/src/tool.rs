@@ -83,6 +83,31 @@ pub fn node_client(name: &str) -> Command {
     node(&format!("node/{name}"))
 }
 
+/// Returns the coding agent `codex`, which is a program by itself.
+///
+/// # Panics
+/// When it is not installed.
+pub fn codex() -> PathBuf {
+    let package = if cfg!(target_arch = "x86_64") { "codex-linux-x64" } else { "codex-linux-arm64" };
+    let vendor = agents().join("codex/node_modules/@openai").join(package).join("vendor");
+    let found = std::fs::read_dir(&vendor).into_iter().flatten().flatten().next();
+    found.map(|found| found.path().join("bin/codex")).expect("codex is not installed: run `make test-tools`")
+}
+
+/// Returns the coding agent `claude`.
+///
+/// # Panics
+/// When it is not installed.
+pub fn claude() -> PathBuf {
+    let path = agents().join("claude/node_modules/.bin/claude");
+    assert!(path.exists(), "{} is not there: run `make test-tools`", path.display());
+    path
+}
+
+fn agents() -> PathBuf {
+    tools().join("../..")
+}
+
 fn installed(name: &str) -> PathBuf {
     let path = tools().join(name);
     assert!(path.exists(), "{} is not there: run `make test-tools`", path.display());
