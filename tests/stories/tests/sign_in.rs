@@ -2,37 +2,17 @@
 
 use std::process::Command;
 
-use cocoonbox_stories::{Run, Server, output, python};
+use cocoonbox_stories::{PASSWORD, Run, Server, browser, output, person, server_of_a_person};
 use serde_json::{Value, json};
-
-const PASSWORD: &str = "a password of the stories";
-
-/// Somebody at a browser.
-fn person(arguments: &[&str]) -> Run {
-    let mut command = python("person.py");
-    output(command.args(arguments).env("PERSON_PASSWORD", PASSWORD), b"")
-}
-
-/// A server whose administrator has chosen a password by the link of the first start.
-fn server() -> Server {
-    let server = Server::start();
-    let log = server.log();
-    let link = log.split_whitespace().find(|word| word.contains("#link=cbl_")).expect("a link is printed");
-    person(&["password", &server.endpoint(), link]).ok();
-    server
-}
 
 /// A command line that knows no token yet, whose browser is `verb` of our person.
 fn fresh(server: &Server, verb: &str, arguments: &[&str]) -> Command {
     let settings = server.scratch().join("fresh");
-    let browser = python("person.py");
-    let words: Vec<_> = std::iter::once(browser.get_program()).chain(browser.get_args()).collect();
-    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let mut command = server.command(server.program());
     command.arg("--endpoint").arg(server.endpoint()).args(arguments);
     command
         .env("COCOONBOX_CONFIG_DIR", settings)
-        .env("BROWSER", format!("{} {verb} %s", words.join(" ")))
+        .env("BROWSER", browser(verb))
         .env("PERSON_PASSWORD", PASSWORD);
     command
 }
@@ -47,7 +27,7 @@ fn json_of(run: &Run) -> Value {
 
 #[test]
 fn the_command_line_signs_in_through_a_browser() {
-    let server = server();
+    let server = server_of_a_person();
     assert_eq!(run(&server, &["whoami"]).code, Some(3), "nobody yet");
     assert!(run(&server, &["login"]).ok().contains("as admin"));
     assert_eq!(json_of(&run(&server, &["whoami", "--json"]))["user"]["name"], "admin");
@@ -69,7 +49,7 @@ fn the_command_line_signs_in_through_a_browser() {
 
 #[test]
 fn a_person_may_say_no_and_a_browser_may_be_elsewhere() {
-    let server = server();
+    let server = server_of_a_person();
     let refused = output(&mut fresh(&server, "deny", &["login"]), b"");
     assert!(refused.failed(3).contains("nothing was allowed at the browser"), "{refused:?}");
 
@@ -102,7 +82,7 @@ fn a_person_may_say_no_and_a_browser_may_be_elsewhere() {
 
 #[test]
 fn an_outside_agent_gets_boxes_of_its_own_until_it_is_shut_out() {
-    let server = server();
+    let server = server_of_a_person();
     let said: Value = serde_json::from_str(&person(&["agent", &server.endpoint()]).ok()).expect("JSON");
     let tools = [
         "box_create",
@@ -127,7 +107,7 @@ fn an_outside_agent_gets_boxes_of_its_own_until_it_is_shut_out() {
 
 #[test]
 fn signing_out_everywhere_leaves_no_way_in() {
-    let server = server();
+    let server = server_of_a_person();
     run(&server, &["login"]).ok();
     // the administrator's own settings hold the personal token
     server.cli(&["whoami"]).ok();
@@ -138,7 +118,7 @@ fn signing_out_everywhere_leaves_no_way_in() {
 
 #[test]
 fn the_control_mcp_is_served_over_standard_streams() {
-    let server = server();
+    let server = server_of_a_person();
     let messages = [
         json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "story", "version": "1" } } }),
@@ -166,7 +146,7 @@ fn the_control_mcp_is_served_over_standard_streams() {
 #[test]
 fn the_authorization_server_passes_the_conformance_suite() {
     use std::io::{BufRead as _, BufReader};
-    let server = server();
+    let server = server_of_a_person();
     let client = person(&["register", &server.endpoint(), "http://127.0.0.1/callback"]).ok();
     let port =
         std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
