@@ -2,7 +2,7 @@
 // The plan: {"ask": ADDRESS, "password": TEXT, "pictures": FOLDER}; then something once the agent has its boxes, something
 // once it has a stream and a call under way, and the address of the next agent.
 
-import { decide, go, heading, leave, open, picture, plan, seen, signIn, told } from './pages.mjs';
+import { decide, go, heading, leave, open, picture, pictureOfConsent, plan, seen, signIn, told } from './pages.mjs';
 
 const ANSWER = 'The agent has its answer.';
 const words = (page) => page.locator('main').innerText();
@@ -15,15 +15,14 @@ await picture(asked, 'consent-sign-in');
 await signIn(asked);
 await heading(asked, 'Allow this agent its own boxes?');
 seen.consent = await words(asked);
-await picture(asked, 'consent-agent');
+await pictureOfConsent(asked, 'consent-agent');
 seen.caps = [];
 for (const label of ['Boxes', 'Running at once', 'For'])
   seen.caps.push(await asked.getByLabel(label, { exact: true }).inputValue());
 
 // more than there may be is not sent
 await asked.getByLabel('Boxes', { exact: true }).fill('17');
-await picture(asked, 'consent-agent-wrong');
-await asked.locator('button[aria-disabled="false"]').getByText('Deny', { exact: true }).waitFor();
+await pictureOfConsent(asked, 'consent-agent-wrong');
 seen.allowRests = await asked.getByRole('button', { name: 'Allow' }).getAttribute('aria-disabled');
 await asked.getByLabel('Boxes', { exact: true }).fill('3');
 await asked.getByLabel('Running at once', { exact: true }).fill('2');

@@ -2,7 +2,7 @@
 // The plan: {"link": ADDRESS, "password": TEXT, "pictures": FOLDER}; then the address that the command line asks to open,
 // and anything once the command line was seen to work.
 
-import { decide, go, heading, leave, open, picture, plan, seen, told } from './pages.mjs';
+import { decide, go, heading, leave, open, picture, pictureOfConsent, plan, seen, told } from './pages.mjs';
 
 // the one-time link of the first start
 const page = await open(plan.link);
@@ -24,7 +24,7 @@ await picture(page, 'boxes');
 // the command line asks
 const asked = await open(await told());
 await heading(asked, /Sign in the cocoonbox CLI/);
-await picture(asked, 'consent-account');
+await pictureOfConsent(asked, 'consent-account');
 await decide(asked, 'Allow');
 await asked.getByText('You are signed in').waitFor();
 seen.landed = new URL(asked.url()).pathname;

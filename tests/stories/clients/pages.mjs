@@ -52,18 +52,23 @@ export async function go(page, link, title = link) {
 }
 
 /** Takes a picture of all of the page, wide and narrow, and looks whether it runs over the edge. */
-export async function picture(page, name) {
+export async function picture(page, name, ready = () => {}) {
   for (const width of [360, 1280]) {
     await page.setViewportSize({ width, height: 800 });
+    await ready();
     if (await page.evaluate(() => document.documentElement.scrollWidth > window.innerWidth))
       seen.sideways.push(`${name} at ${width}`);
     await page.screenshot({ path: `${plan.pictures}/${name}-${width}.png`, fullPage: true });
   }
 }
 
-/** Presses a button of the consent page once it counts. */
-export const decide = (page, name) =>
-  page.locator('button[aria-disabled="false"]').getByText(name, { exact: true }).click();
+/** A button of the consent page once it counts, which it does not in the moment after a window changed. */
+const counts = (page, name) => page.locator('button[aria-disabled="false"]').getByText(name, { exact: true });
+
+export const decide = (page, name) => counts(page, name).click();
+
+/** Takes a picture of the consent page. */
+export const pictureOfConsent = (page, name) => picture(page, name, () => counts(page, 'Deny').waitFor());
 
 export async function signIn(page) {
   await page.getByLabel('Name').fill('admin');

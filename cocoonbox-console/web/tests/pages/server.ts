@@ -61,6 +61,25 @@ export interface Call {
 export const PASSWORD = 'correct horse';
 export const TOKEN = `cb_${'5e'.repeat(32)}`;
 export const LINK = `cbl_${'7f'.repeat(32)}`;
+/** What an agent asks for, and what the command line does. */
+export const AGENT = {
+  account: false,
+  client_name: 'Claude',
+  client_host: 'claude.ai',
+  redirect_host: '127.0.0.1:5000',
+  loopback: true,
+  max_boxes: 2,
+  max_running: 1,
+  days: 30,
+  has_grant: false,
+} as const satisfies Check;
+export const DEVICE = {
+  account: true,
+  client_name: 'cocoonbox CLI',
+  device_name: 'workbench',
+  redirect_host: '127.0.0.1:5000',
+  loopback: true,
+} as const satisfies Check;
 const MINUTE = 60_000;
 
 export class FakeServer {
@@ -74,6 +93,10 @@ export class FakeServer {
   token: TokenState = { exists: false, created_at: null, used_at: null };
   check: Check | Refused = new Refused(400, 'untrusted');
   answer = '';
+  /** Whether it refuses every stream. */
+  down = false;
+  /** How often a stream was asked for. */
+  tries = 0;
   #server: Server;
   #streams = new Set<ServerResponse>();
 
@@ -101,6 +124,8 @@ export class FakeServer {
     this.calls.length = 0;
     this.signedIn = true;
     this.hasPassword = true;
+    this.down = false;
+    this.tries = 0;
     this.token = { exists: true, created_at: now - 90 * 1440 * MINUTE, used_at: now - 4 * MINUTE };
     this.agents = [
       {
@@ -247,6 +272,11 @@ export class FakeServer {
       answer.setHeader('content-type', 'text/html');
       answer.end('<!doctype html><link rel="icon" href="data:,"><p>This page can be closed.</p>');
     } else if (url.pathname === '/cb/api/boxes/events' && this.signedIn) {
+      this.tries += 1;
+      if (this.down) {
+        answer.writeHead(503).end();
+        return;
+      }
       answer.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store' });
       this.#streams.add(answer);
       answer.on('close', () => this.#streams.delete(answer));
