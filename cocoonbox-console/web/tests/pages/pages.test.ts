@@ -387,3 +387,14 @@ test('the policy of the pages is in force, and its breach would be noticed', asy
   expect(await reader.page.title()).not.toBe('ran');
   reader.faults.length = 0;
 });
+
+test('the page is loaded from files that were compressed beforehand', async () => {
+  const forms: Record<string, string> = {};
+  reader.page.on('response', (answer) => {
+    const kind = new URL(answer.url()).pathname.split('.').pop() ?? '';
+    if (answer.url().includes('/assets/')) forms[kind] = answer.headers()['content-encoding'] ?? 'as it is';
+  });
+  await open('/cb/');
+  await reader.waitForTitle('Boxes');
+  expect(forms).toMatchObject({ js: 'gzip', css: 'gzip' });
+});

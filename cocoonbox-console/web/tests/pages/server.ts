@@ -1,7 +1,7 @@
 // A small server that answers as the real one does: the built pages with the real headers, and the API over a few
 // records in memory. It is as strict as the contract where the pages could go wrong.
 
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
@@ -292,8 +292,14 @@ export class FakeServer {
       });
       answer.end(readFileSync(join(DIST, 'index.html')));
     } else if (/^\/cb\/assets\/[\w.-]+$/.test(url.pathname)) {
-      answer.writeHead(200, { ...HEADERS, 'content-type': TYPES[url.pathname.split('.').pop() ?? ''] ?? '' });
-      answer.end(readFileSync(join(DIST, url.pathname.slice('/cb/'.length))));
+      const file = join(DIST, url.pathname.slice('/cb/'.length));
+      const gzip = /\bgzip\b/.test(String(request.headers['accept-encoding'])) && existsSync(`${file}.gz`);
+      answer.writeHead(200, {
+        ...HEADERS,
+        'content-type': TYPES[url.pathname.split('.').pop() ?? ''] ?? '',
+        ...(gzip && { 'content-encoding': 'gzip' }),
+      });
+      answer.end(readFileSync(gzip ? `${file}.gz` : file));
     } else {
       answer.writeHead(404, HEADERS);
       answer.end();
