@@ -1,4 +1,5 @@
-//! Writes the table of the built pages: every file of `web/dist`, or nothing where they were not built.
+//! Writes the table of the built pages: every file of `web/dist`, or nothing where they were not built. What the pages'
+//! build compressed lies beside the file as `NAME.gz`.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -17,10 +18,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     files.sort();
 
     let mut table = String::from("&[\n");
-    for file in &files {
+    for file in files.iter().filter(|file| file.extension().is_none_or(|extension| extension != "gz")) {
         let name = file.strip_prefix(&built)?.to_str().ok_or("a page's file has no name in UTF-8")?;
         let path = file.to_str().ok_or("the folder of the pages has no name in UTF-8")?;
-        writeln!(table, "    Asset {{ name: {name:?}, bytes: include_bytes!({path:?}) }},")?;
+        let compressed = format!("{path}.gz");
+        let gzip = if Path::new(&compressed).is_file() {
+            format!("Some(include_bytes!({compressed:?}))")
+        } else {
+            "None".to_owned()
+        };
+        writeln!(table, "    Asset {{ name: {name:?}, bytes: include_bytes!({path:?}), gzip: {gzip} }},")?;
     }
     table.push_str("]\n");
     fs::write(PathBuf::from(env::var("OUT_DIR")?).join("assets.rs"), table)?;

@@ -31,7 +31,7 @@ if ! cmp -s package-lock.json node_modules/.installed-lock.json; then
     cp package-lock.json node_modules/.installed-lock.json
 fi
 npm run --silent build
-say "cocoonbox-console/web/dist: $(find dist/assets -type f -exec gzip -9 -c {} + | wc -c | awk '{ printf "%.1f", $1 / 1024 }') KiB, compressed"
+say "cocoonbox-console/web/dist: $(find dist/assets -type f ! -name '*.gz' -exec gzip -9 -c {} + | wc -c | awk '{ printf "%.1f", $1 / 1024 }') KiB, compressed"
 
 if [ "${1:-}" = test ]; then
     npm test

@@ -7,6 +7,8 @@ pub(crate) struct Asset {
     pub(crate) name: &'static str,
     /// What is in it.
     pub(crate) bytes: &'static [u8],
+    /// The same, compressed, where that is worth it.
+    pub(crate) gzip: Option<&'static [u8]>,
 }
 
 /// Every file that the build found, sorted by name; none where the pages were not built.
@@ -62,8 +64,22 @@ mod tests {
             ("assets/no-extension", "application/octet-stream"),
         ];
         for (name, expected) in types {
-            assert_eq!(Asset { name, bytes: b"" }.content_type(), expected, "{name}");
+            assert_eq!(Asset { name, bytes: b"", gzip: None }.content_type(), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn what_the_pages_build_compressed_is_taken_in_beside_its_file() {
+        // nothing to look at where the pages were not built
+        let Some(script) = BUILT.iter().find(|asset| asset.name.rsplit('.').next() == Some("js")) else {
+            return;
+        };
+        let gzip = script.gzip.expect("a script is worth it");
+        assert!(gzip.starts_with(&[0x1f, 0x8b]) && gzip.len() < script.bytes.len() / 2, "{}", gzip.len());
+        assert!(
+            BUILT.iter().all(|asset| asset.name.rsplit('.').next() != Some("gz")),
+            "it is no file by itself"
+        );
     }
 
     #[test]

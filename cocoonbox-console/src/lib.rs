@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod asset;
+mod encoding;
 mod page;
 mod policy;
 

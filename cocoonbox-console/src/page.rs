@@ -1,14 +1,16 @@
 //! The routes.
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::Path;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderName, StatusCode};
+use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, VARY};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{any, get};
 
 use crate::asset::{self, Asset};
+use crate::encoding::{has, takes_gzip};
 use crate::policy::harden;
 
 /// The paths of the pages. The browser shows the right one; the server answers each with the same file.
@@ -36,7 +38,7 @@ fn routes(assets: &'static [Asset]) -> Router {
     let mut router = Router::new()
         .route("/", get(|| async { Redirect::to("/cb/") }))
         .route("/cb", get(|| async { Redirect::to("/cb/") }))
-        .route("/cb/assets/{*name}", get(move |name| file(assets, name)))
+        .route("/cb/assets/{*name}", get(move |name, headers| file(assets, name, headers)))
         .route("/cb/{*rest}", any(nothing_here));
     for path in PAGES {
         router = router.route(path, get(async move || page(assets)));
@@ -46,14 +48,17 @@ fn routes(assets: &'static [Asset]) -> Router {
 
 fn page(assets: &[Asset]) -> Response {
     match asset::index(assets) {
-        Some(index) => send(index, NEVER),
+        Some(index) => {
+            let headers = [(CONTENT_TYPE, index.content_type()), (CACHE_CONTROL, NEVER)];
+            (headers, index.bytes).into_response()
+        }
         None => plain(StatusCode::SERVICE_UNAVAILABLE, NOT_BUILT),
     }
 }
 
-async fn file(assets: &[Asset], Path(name): Path<String>) -> Response {
+async fn file(assets: &[Asset], Path(name): Path<String>, asked: HeaderMap) -> Response {
     match asset::find(assets, &format!("assets/{name}")) {
-        Some(asset) => send(asset, FOREVER),
+        Some(asset) => send(asset, &asked),
         None => nothing_here().await,
     }
 }
@@ -62,9 +67,27 @@ async fn nothing_here() -> Response {
     plain(StatusCode::NOT_FOUND, "There is nothing here.\n")
 }
 
-fn send(asset: Asset, cache: &'static str) -> Response {
-    let headers: [(HeaderName, &str); 2] = [(CONTENT_TYPE, asset.content_type()), (CACHE_CONTROL, cache)];
-    (headers, asset.bytes).into_response()
+/// Sends a file in the form that is asked for. Each form has a tag of its own: what is kept of one is not the other.
+fn send(asset: Asset, asked: &HeaderMap) -> Response {
+    let gzip = asset.gzip.filter(|_| takes_gzip(asked));
+    let form = if gzip.is_some() { ";gzip" } else { "" };
+    let tag = format!("\"{}{form}\"", asset.name);
+    let known = has(asked, &tag);
+    let mut answer = ([(CACHE_CONTROL, FOREVER), (ETAG, tag.as_str())], ()).into_response();
+    let headers = answer.headers_mut();
+    if asset.gzip.is_some() {
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+    }
+    if known {
+        *answer.status_mut() = StatusCode::NOT_MODIFIED;
+        return answer;
+    }
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(asset.content_type()));
+    if gzip.is_some() {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    *answer.body_mut() = Body::from(gzip.unwrap_or(asset.bytes));
+    answer
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response {
@@ -74,17 +97,16 @@ fn plain(status: StatusCode, text: &'static str) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
-    use axum::http::{HeaderMap, Method, Request};
+    use axum::http::{Method, Request};
     use http_body_util::BodyExt as _;
     use tower::ServiceExt as _;
 
     use super::*;
 
     const BUILT: &[Asset] = &[
-        Asset { name: "assets/index-1a2b.css", bytes: b"main {}" },
-        Asset { name: "assets/index-1a2b.js", bytes: b"start()" },
-        Asset { name: "index.html", bytes: b"<!doctype html>" },
+        Asset { name: "assets/index-1a2b.css", bytes: b"main {}", gzip: None },
+        Asset { name: "assets/index-1a2b.js", bytes: b"start()", gzip: Some(b"squeezed") },
+        Asset { name: "index.html", bytes: b"<!doctype html>", gzip: None },
     ];
 
     struct Answer {
@@ -100,7 +122,15 @@ mod tests {
     }
 
     async fn ask(router: Router, method: Method, path: &str) -> Answer {
-        let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
+        ask_with(router, method, path, &[]).await
+    }
+
+    async fn ask_with(router: Router, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::empty()).expect("a request");
         let answer = router.oneshot(request).await.expect("routers do not fail");
         let (head, body) = answer.into_parts();
         let body = body.collect().await.expect("a body").to_bytes();
@@ -135,6 +165,73 @@ mod tests {
         assert_eq!(script.header("cache-control"), "public, max-age=31536000, immutable");
         let style = get(routes(BUILT), "/cb/assets/index-1a2b.css").await;
         assert_eq!((style.status, style.header("content-type")), (200, "text/css; charset=utf-8"));
+    }
+
+    #[tokio::test]
+    async fn a_file_is_sent_compressed_to_whoever_takes_that() {
+        let script = "/cb/assets/index-1a2b.js";
+        let get = async |path, encoding| {
+            ask_with(routes(BUILT), Method::GET, path, &[("accept-encoding", encoding)]).await
+        };
+        for (encoding, sent, named) in
+            [("gzip, br", "squeezed", "gzip"), ("br", "start()", ""), ("gzip;q=0", "start()", "")]
+        {
+            let answer = get(script, encoding).await;
+            assert_eq!((answer.status, answer.body.as_str()), (200, sent), "{encoding}");
+            assert_eq!(answer.header("content-encoding"), named, "{encoding}");
+            assert_eq!(answer.header("content-length"), sent.len().to_string(), "{encoding}");
+            assert_eq!(answer.header("content-type"), "text/javascript; charset=utf-8", "{encoding}");
+            assert_eq!(answer.header("vary"), "accept-encoding", "{encoding}");
+            assert!(answer.header("content-security-policy").contains("script-src 'self'"), "{encoding}");
+        }
+        // there is one form of these
+        for path in ["/cb/assets/index-1a2b.css", "/cb/"] {
+            let answer = get(path, "gzip").await;
+            assert_eq!(
+                (answer.status, answer.header("content-encoding"), answer.header("vary")),
+                (200, "", ""),
+                "{path}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_browser_has_already_is_not_sent_again() {
+        let script = "/cb/assets/index-1a2b.js";
+        let plain = get(routes(BUILT), script).await;
+        let gzip = [("accept-encoding", "gzip")];
+        let gzip = ask_with(routes(BUILT), Method::GET, script, &gzip).await;
+        assert!(!plain.header("etag").is_empty() && plain.header("etag") != gzip.header("etag"));
+        for (tag, encoding, status) in [
+            (plain.header("etag"), "identity", 304),
+            (gzip.header("etag"), "gzip", 304),
+            // the other form is kept: that is not what would be sent
+            (plain.header("etag"), "gzip", 200),
+            (gzip.header("etag"), "identity", 200),
+            ("\"assets/index-0.js\"", "identity", 200),
+        ] {
+            let headers = [("if-none-match", tag), ("accept-encoding", encoding)];
+            let answer = ask_with(routes(BUILT), Method::GET, script, &headers).await;
+            assert_eq!((answer.status, answer.body.is_empty()), (status, status == 304), "{tag} {encoding}");
+            assert_eq!(answer.header("vary"), "accept-encoding", "{tag} {encoding}");
+            assert_eq!(answer.header("cache-control"), FOREVER, "{tag} {encoding}");
+            assert!(
+                !answer.header("etag").is_empty() && !answer.header("content-security-policy").is_empty()
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn head_tells_what_get_would_send_and_sends_nothing() {
+        for path in ["/cb/assets/index-1a2b.js", "/cb/assets/index-1a2b.css", "/cb/"] {
+            for headers in [&[("accept-encoding", "gzip")][..], &[]] {
+                let head = ask_with(routes(BUILT), Method::HEAD, path, headers).await;
+                let get = ask_with(routes(BUILT), Method::GET, path, headers).await;
+                assert_eq!((head.status, head.body.as_str()), (200, ""), "{path}");
+                assert_eq!(head.headers, get.headers, "{path}");
+                assert_eq!(head.header("content-length"), get.body.len().to_string(), "{path}");
+            }
+        }
     }
 
     #[tokio::test]

@@ -1,14 +1,6 @@
-import {
-  type FormEvent,
-  type KeyboardEvent,
-  type ReactNode,
-  useId,
-  useLayoutEffect,
-  useRef,
-  useState,
-} from 'react';
+import { type KeyboardEvent, type ReactNode, useId, useLayoutEffect, useRef, useState } from 'react';
 
-import { Button, Field, Problem, useFocusKept } from './parts';
+import { Button, Field, Form, useFocusKept } from './parts';
 import { useSpeech } from './text/speech';
 import { useWork } from './work';
 
@@ -65,12 +57,22 @@ export function Dialog({ title, busy, close, children }: DialogProps) {
   );
 }
 
+/** The way out of a dialog's form. */
+export function Cancel({ off, close }: { off: boolean; close(): void }) {
+  const { t } = useSpeech();
+  return (
+    <Button off={off} onClick={close}>
+      {t('cancel')}
+    </Button>
+  );
+}
+
 interface ConfirmProps {
   title: ReactNode;
   body: string;
   action: string;
   /** What has to be typed first. */
-  typed?: { label: ReactNode; text: string };
+  typed?: { label: 'boxes.delete.type' | 'users.delete.type'; text: string };
   /** Does it; a refusal is shown and leaves the dialog open. */
   act(): Promise<void>;
   close(): void;
@@ -78,21 +80,29 @@ interface ConfirmProps {
 
 /** Asks once more before something that cannot be undone. */
 export function Confirm({ title, body, action, typed, act, close }: ConfirmProps) {
-  const { t } = useSpeech();
+  const { rich } = useSpeech();
   const { busy, refusal, run } = useWork();
   const [text, setText] = useState('');
   const off = busy || (typed !== undefined && text.trim() !== typed.text);
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    if (!off) void run(act);
-  };
+  const name = (
+    <strong>
+      <bdi>{typed?.text}</bdi>
+    </strong>
+  );
   return (
     <Dialog title={title} busy={busy} close={close}>
-      <form onSubmit={submit} noValidate>
+      <Form
+        submit={() => void (off || run(act))}
+        action={action}
+        kind="danger"
+        off={off}
+        refusal={refusal}
+        cancel={<Cancel off={busy} close={close} />}
+      >
         <p>{body}</p>
         {typed && (
           <Field
-            label={typed.label}
+            label={rich(typed.label, { name })}
             value={text}
             set={setText}
             autoComplete="off"
@@ -100,16 +110,7 @@ export function Confirm({ title, body, action, typed, act, close }: ConfirmProps
             spellCheck={false}
           />
         )}
-        <Problem refusal={refusal} />
-        <div className="actions end">
-          <Button off={busy} onClick={close}>
-            {t('cancel')}
-          </Button>
-          <Button type="submit" kind="danger" off={off}>
-            {action}
-          </Button>
-        </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }

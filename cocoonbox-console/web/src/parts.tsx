@@ -1,6 +1,14 @@
 // The pieces that pages are made of.
 
-import { type ComponentProps, type MouseEvent, type ReactNode, useEffect, useId, useRef } from 'react';
+import {
+  type ComponentProps,
+  type FormEvent,
+  type MouseEvent,
+  type ReactNode,
+  useEffect,
+  useId,
+  useRef,
+} from 'react';
 
 import type { Refusal } from './api';
 import { useNotice } from './session';
@@ -56,6 +64,51 @@ export function Field({ label, value, set, hint, problem, ...rest }: FieldProps)
         </p>
       )}
     </div>
+  );
+}
+
+interface FormProps {
+  submit(): void;
+  action: string;
+  kind?: 'primary' | 'danger';
+  off: boolean;
+  refusal: Refusal | null;
+  /** Other ways on, after the action. */
+  others?: ReactNode;
+  /** The way out of a dialog, before the action. */
+  cancel?: ReactNode;
+  autoComplete?: 'off';
+  children: ReactNode;
+}
+
+/** Fields, what went wrong with them, and the button that sends them. The pages say themselves what is not filled in. */
+export function Form({
+  submit,
+  action,
+  kind = 'primary',
+  off,
+  refusal,
+  others,
+  cancel,
+  autoComplete,
+  children,
+}: FormProps) {
+  const send = (event: FormEvent) => {
+    event.preventDefault();
+    submit();
+  };
+  return (
+    <form onSubmit={send} noValidate autoComplete={autoComplete}>
+      {children}
+      <Problem refusal={refusal} />
+      <div className={cancel ? 'actions end' : 'actions'}>
+        {cancel}
+        <Button type="submit" kind={kind} off={off}>
+          {action}
+        </Button>
+        {others}
+      </div>
+    </form>
   );
 }
 

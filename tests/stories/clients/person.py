@@ -6,17 +6,11 @@ person.py allow|deny ADDRESS          signs in as PERSON_NAME, answers what the 
 person.py ask ADDRESS                 signs in and prints what the address asks, or why it is refused
 person.py call ENDPOINT METHOD PATH   signs in, calls the console's JSON, and prints the answer
 person.py register ENDPOINT REDIRECT  registers a client and prints its id
-person.py agent ENDPOINT              an outside agent from its first 401 to its end, with a person who allows it
 """
 
-import base64
-import hashlib
-import http.server
 import json
 import os
-import secrets
 import sys
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -99,111 +93,10 @@ def refused(work):
     raise SystemExit("this must be refused")
 
 
-class Mcp:
-    """A client of streamable HTTP, revision 2025-11-25."""
-
-    def __init__(self, address, token):
-        self.address, self.token, self.session, self.number = address, token, None, 0
-
-    def ask(self, method, params=None, notice=False):
-        message = {"jsonrpc": "2.0", "method": method, "params": params or {}}
-        if not notice:
-            self.number += 1
-            message["id"] = self.number
-        headers = {
-            "content-type": "application/json",
-            "accept": "application/json, text/event-stream",
-            "authorization": f"Bearer {self.token}",
-            "mcp-protocol-version": "2025-11-25",
-        }
-        if self.session:
-            headers["mcp-session-id"] = self.session
-        request = urllib.request.Request(self.address, json.dumps(message).encode(), headers)
-        with urllib.request.urlopen(request, timeout=60) as told:
-            self.session = told.headers.get("mcp-session-id", self.session)
-            if notice:
-                return None
-            if "event-stream" not in told.headers.get("content-type", ""):
-                return json.load(told)
-            for line in told:
-                if line.startswith(b"data:") and line[5:].strip():
-                    found = json.loads(line[5:])
-                    if found.get("id") == self.number:
-                        return found
-        raise SystemExit(f"no answer to {method}")
-
-    def begin(self):
-        client = {"name": "story", "version": "1"}
-        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
-        found = self.ask("initialize", hello)["result"]
-        self.ask("notifications/initialized", notice=True)
-        return found
-
-    def tool(self, name, arguments=None):
-        return self.ask("tools/call", {"name": name, "arguments": arguments or {}})["result"]
-
-
 def register(door, redirect):
     metadata = json.dumps({"client_name": "A story's agent", "redirect_uris": [redirect]}).encode()
     request = urllib.request.Request(door, metadata, {"content-type": "application/json"})
     return json.load(urllib.request.urlopen(request, timeout=30))["client_id"]
-
-
-def agent(endpoint):
-    control = f"{endpoint}/cocoonbox.mcp/control"
-    challenge = refused(lambda: get(control)).headers["www-authenticate"]
-    metadata = challenge.split('resource_metadata="')[1].split('"')[0]
-    resource = json.load(get(metadata))
-    server = json.load(get(resource["authorization_servers"][0] + "/.well-known/oauth-authorization-server"))
-    came = {}
-
-    class Callback(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            came.update(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    listener = http.server.HTTPServer(("127.0.0.1", 0), Callback)
-    waiting = threading.Thread(target=listener.handle_request)
-    waiting.start()
-    redirect = f"http://127.0.0.1:{listener.server_port}/cb"
-    client = register(server["registration_endpoint"], "http://127.0.0.1/cb")
-    verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(16)
-    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-    query = urllib.parse.urlencode({
-        "response_type": "code", "client_id": client, "redirect_uri": redirect, "state": state, "scope": "boxes",
-        "code_challenge": challenge, "code_challenge_method": "S256", "resource": control,
-    })
-    get(answer("allow", f"{server['authorization_endpoint']}?{query}"))
-    waiting.join()
-    assert came["state"] == state and came["iss"] == server["issuer"], came
-    tokens = form(server["token_endpoint"], {
-        "grant_type": "authorization_code", "client_id": client, "code": came["code"], "redirect_uri": redirect,
-        "code_verifier": verifier, "resource": control,
-    })
-    mcp = Mcp(control, tokens["access_token"])
-    said = {"server": mcp.begin()["serverInfo"]["name"]}
-    said["tools"] = sorted(tool["name"] for tool in mcp.ask("tools/list")["result"]["tools"])
-    said["before"] = mcp.tool("box_list")["structuredContent"]["boxes"]
-    made = mcp.tool("box_create", {"name": "by-agent"})
-    said["made"] = made["structuredContent"]["state"]
-    said["after"] = [box["name"] for box in mcp.tool("box_list")["structuredContent"]["boxes"]]
-    said["one_more"] = mcp.tool("box_create", {"name": "second"})["content"][0]["text"]
-    fresh = form(server["token_endpoint"], {
-        "grant_type": "refresh_token", "client_id": client, "refresh_token": tokens["refresh_token"],
-    })
-    mcp = Mcp(control, fresh["access_token"])
-    mcp.begin()
-    said["deleted"] = mcp.tool("box_delete", {"box": "by-agent", "confirm": True}).get("isError", False)
-    listed = Browser(endpoint).sign_in().call("GET", "agents")["agents"]
-    said["listed"] = [(one["client_name"], one["client_host"], one["seen"]) for one in listed]
-    form_body = urllib.parse.urlencode({"token": fresh["refresh_token"], "client_id": client}).encode()
-    urllib.request.urlopen(server["revocation_endpoint"], form_body, timeout=30)
-    said["revoked"] = refused(lambda: mcp.ask("tools/list")).code
-    print(json.dumps(said, sort_keys=True))
 
 
 def main(verb, place, *more):
@@ -224,10 +117,9 @@ def main(verb, place, *more):
         print(json.dumps(Browser(place).sign_in().call(*more)))
     elif verb == "register":
         print(register(f"{place}/cocoonbox.oauth/register", more[0]))
-    elif verb == "agent":
-        agent(place)
     else:
         raise SystemExit(__doc__)
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use cocoonbox_stories::{PASSWORD, Run, Server, browser, output, person, server_of_a_person};
+use cocoonbox_stories::{PASSWORD, Run, Server, browser, output, person, python, server_of_a_person};
 use serde_json::{Value, json};
 
 /// A command line that knows no token yet, whose browser is `verb` of our person.
@@ -83,7 +83,9 @@ fn a_person_may_say_no_and_a_browser_may_be_elsewhere() {
 #[test]
 fn an_outside_agent_gets_boxes_of_its_own_until_it_is_shut_out() {
     let server = server_of_a_person();
-    let said: Value = serde_json::from_str(&person(&["agent", &server.endpoint()]).ok()).expect("JSON");
+    let mut agent = python("agent.py");
+    let agent = output(agent.args(["whole", &server.endpoint()]).env("PERSON_PASSWORD", PASSWORD), b"");
+    let said: Value = serde_json::from_str(&agent.ok()).expect("JSON");
     let tools = [
         "box_create",
         "box_delete",

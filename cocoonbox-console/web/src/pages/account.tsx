@@ -1,8 +1,8 @@
-import { type FormEvent, useState } from 'react';
+import { useState } from 'react';
 
 import { api, Refusal } from '../api';
 import { Confirm } from '../dialog';
-import { Button, Field, Problem, Title } from '../parts';
+import { Button, Field, Form, Title } from '../parts';
 import { NewPassword, useNewPassword } from '../newpassword';
 import { useNotice, useSession } from '../session';
 import { SignInList } from '../signins';
@@ -30,8 +30,7 @@ function PasswordForm() {
   const [missing, setMissing] = useState(false);
   const password = useNewPassword();
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const submit = () => {
     const without = me.has_password && old === '';
     setMissing(without);
     const chosen = password.check();
@@ -49,7 +48,12 @@ function PasswordForm() {
   return (
     <section className="card slim">
       <h2>{me.has_password ? t('account.password') : t('account.password.set')}</h2>
-      <form onSubmit={submit} noValidate>
+      <Form
+        submit={submit}
+        action={me.has_password ? t('account.submit') : t('account.submit.set')}
+        off={busy}
+        refusal={wrong === null ? refusal : null}
+      >
         {/* what a password manager files the new password under */}
         <input
           className="aside"
@@ -72,13 +76,7 @@ function PasswordForm() {
           />
         )}
         <NewPassword state={password} label={t('account.new')} repeat={t('account.repeat')} />
-        <Problem refusal={wrong === null ? refusal : null} />
-        <div className="actions">
-          <Button type="submit" kind="primary" off={busy}>
-            {me.has_password ? t('account.submit') : t('account.submit.set')}
-          </Button>
-        </div>
-      </form>
+      </Form>
     </section>
   );
 }

@@ -58,16 +58,7 @@ export function BoxesPage() {
           title={rich('boxes.delete.title', { name: <Untrusted>{asked.name}</Untrusted> })}
           body={t('boxes.delete.body')}
           action={t('boxes.delete')}
-          typed={{
-            label: rich('boxes.delete.type', {
-              name: (
-                <strong>
-                  <bdi>{asked.name}</bdi>
-                </strong>
-              ),
-            }),
-            text: asked.name,
-          }}
+          typed={{ label: 'boxes.delete.type', text: asked.name }}
           close={() => ask(null)}
           act={async () => {
             await gone(api.deleteBox(asked.id));

@@ -1,8 +1,6 @@
-import type { FormEvent } from 'react';
-
 import { api } from '../api';
 import type { Me } from '../model';
-import { Button, Problem, Title } from '../parts';
+import { Button, Form, Title } from '../parts';
 import { NewPassword, useNewPassword } from '../newpassword';
 import { useSpeech } from '../text/speech';
 import { useWork } from '../work';
@@ -11,8 +9,7 @@ export function LinkPage({ link, begin, leave }: { link: string; begin(me: Me): 
   const { t } = useSpeech();
   const { busy, refusal, run } = useWork();
   const password = useNewPassword();
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const submit = () => {
     const chosen = password.check();
     if (chosen !== null) void run(async () => begin(await api.loginWithLink(link, chosen)));
   };
@@ -20,18 +17,19 @@ export function LinkPage({ link, begin, leave }: { link: string; begin(me: Me): 
     <>
       <Title text={t('link.title')} />
       <p>{t('link.lead')}</p>
-      <form onSubmit={submit} noValidate>
-        <NewPassword state={password} label={t('link.password')} repeat={t('link.repeat')} />
-        <Problem refusal={refusal} />
-        <div className="actions">
-          <Button type="submit" kind="primary" off={busy}>
-            {t('link.submit')}
-          </Button>
+      <Form
+        submit={submit}
+        action={t('link.submit')}
+        off={busy}
+        refusal={refusal}
+        others={
           <Button off={busy} onClick={leave}>
             {t('link.other')}
           </Button>
-        </div>
-      </form>
+        }
+      >
+        <NewPassword state={password} label={t('link.password')} repeat={t('link.repeat')} />
+      </Form>
     </>
   );
 }

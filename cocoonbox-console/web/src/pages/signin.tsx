@@ -1,8 +1,8 @@
-import { type FormEvent, useState } from 'react';
+import { useState } from 'react';
 
 import { api } from '../api';
 import type { Me } from '../model';
-import { Button, Field, Problem, Title } from '../parts';
+import { Field, Form, Title } from '../parts';
 import { useSpeech } from '../text/speech';
 import { useWork } from '../work';
 
@@ -11,8 +11,7 @@ export function SignInPage({ forConsent, begin }: { forConsent: boolean; begin(m
   const { busy, refusal, run } = useWork();
   const [name, setName] = useState('');
   const [password, setPassword] = useState('');
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const submit = () => {
     if (name.trim() === '' || password === '') return;
     void run(async () => begin(await api.login(name.trim(), password)));
   };
@@ -20,7 +19,7 @@ export function SignInPage({ forConsent, begin }: { forConsent: boolean; begin(m
     <>
       <Title text={t('signin.title')} />
       {forConsent && <p>{t('signin.for_consent')}</p>}
-      <form onSubmit={submit} noValidate>
+      <Form submit={submit} action={t('signin.submit')} off={busy} refusal={refusal}>
         <Field
           label={t('signin.name')}
           value={name}
@@ -40,13 +39,7 @@ export function SignInPage({ forConsent, begin }: { forConsent: boolean; begin(m
           autoComplete="current-password"
           maxLength={1024}
         />
-        <Problem refusal={refusal} />
-        <div className="actions">
-          <Button type="submit" kind="primary" off={busy}>
-            {t('signin.submit')}
-          </Button>
-        </div>
-      </form>
+      </Form>
       <p className="hint">{t('signin.hint')}</p>
     </>
   );

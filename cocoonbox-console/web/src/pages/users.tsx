@@ -1,11 +1,11 @@
-import { type FormEvent, useState } from 'react';
+import { useState } from 'react';
 
 import { api } from '../api';
 import { readWhole } from '../caps';
-import { Confirm, Dialog } from '../dialog';
+import { Cancel, Confirm, Dialog } from '../dialog';
 import { addressOf } from '../link';
 import type { User, UserChange } from '../model';
-import { Button, Fact, Facts, Field, Problem, Secret, Tick, Time, Title, Untrusted, Waiting } from '../parts';
+import { Button, Fact, Facts, Field, Form, Secret, Tick, Time, Title, Untrusted, Waiting } from '../parts';
 import { isLongEnough } from '../password';
 import { useNotice, useSession } from '../session';
 import { SignInList } from '../signins';
@@ -64,16 +64,7 @@ export function UsersPage() {
           title={rich('users.delete.title', { name: <Untrusted>{asked.user.name}</Untrusted> })}
           body={t('users.delete.body')}
           action={t('users.delete')}
-          typed={{
-            label: rich('users.delete.type', {
-              name: (
-                <strong>
-                  <bdi>{asked.user.name}</bdi>
-                </strong>
-              ),
-            }),
-            text: asked.user.name,
-          }}
+          typed={{ label: 'users.delete.type', text: asked.user.name }}
           close={() => ask(null)}
           act={async () => {
             const { id, name } = asked.user;
@@ -137,8 +128,7 @@ function AddUser({ added }: { added(user: User): void }) {
   const [wrong, setWrong] = useState<{ name?: boolean; password?: boolean }>({});
   const [made, setMade] = useState<{ name: string; link: string } | null>(null);
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const submit = () => {
     const found = { name: name.trim() === '', password: password !== '' && !isLongEnough(password) };
     setWrong(found);
     if (found.name || found.password) return;
@@ -156,7 +146,13 @@ function AddUser({ added }: { added(user: User): void }) {
   return (
     <section className="card">
       <h2>{t('users.add')}</h2>
-      <form onSubmit={submit} noValidate autoComplete="off">
+      <Form
+        submit={submit}
+        action={t('users.submit')}
+        off={busy}
+        refusal={refusal}
+        autoComplete="off"
+      >
         <div className="columns">
           <Field
             label={t('users.name')}
@@ -179,13 +175,7 @@ function AddUser({ added }: { added(user: User): void }) {
           />
         </div>
         <Tick label={t('users.admin')} checked={admin} set={setAdmin} />
-        <Problem refusal={refusal} />
-        <div className="actions">
-          <Button type="submit" kind="primary" off={busy}>
-            {t('users.submit')}
-          </Button>
-        </div>
-      </form>
+      </Form>
       {made && (
         <Secret
           label={rich('users.link', { name: <Untrusted>{made.name}</Untrusted> })}
@@ -206,8 +196,7 @@ function EditUser({ user, changed, close }: { user: User; changed(user: User): v
   const [cap, setCap] = useState(String(user.max_agent_boxes ?? 0));
   const [wrong, setWrong] = useState<{ password?: boolean; cap?: boolean }>({});
 
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const submit = () => {
     const most = readWhole(cap, 0, MOST_AGENT_BOXES);
     const found = { password: password !== '' && !isLongEnough(password), cap: most === null };
     setWrong(found);
@@ -229,7 +218,14 @@ function EditUser({ user, changed, close }: { user: User; changed(user: User): v
       busy={busy}
       close={close}
     >
-      <form onSubmit={submit} noValidate autoComplete="off">
+      <Form
+        submit={submit}
+        action={t('users.edit.submit')}
+        off={busy}
+        refusal={refusal}
+        cancel={<Cancel off={busy} close={close} />}
+        autoComplete="off"
+      >
         <Field
           label={t('users.edit.password')}
           value={password}
@@ -249,16 +245,7 @@ function EditUser({ user, changed, close }: { user: User; changed(user: User): v
         />
         <Tick label={t('users.admin')} checked={admin} set={setAdmin} />
         <Tick label={t('users.edit.disabled')} checked={disabled} set={setDisabled} />
-        <Problem refusal={refusal} />
-        <div className="actions end">
-          <Button off={busy} onClick={close}>
-            {t('cancel')}
-          </Button>
-          <Button type="submit" kind="primary" off={busy}>
-            {t('users.edit.submit')}
-          </Button>
-        </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }

@@ -87,7 +87,7 @@ export const de: Table = {
   'boxes.delete.body':
     'Die Box verschwindet mit allem, was darin ist: Dateien, laufende Programme und ihre Sicherungen. Das lässt sich nicht rückgängig machen.',
   'boxes.delete.type': 'Zur Bestätigung {name} eingeben',
-  'boxes.unseen': 'Neue Agenten mit Zugriff seit Ihrem letzten Blick: {names}.',
+  'boxes.unseen': 'Neue Agenten mit Zugriff seit Ihrem letzten Blick: {names}',
   'boxes.unseen.link': 'Ansehen',
   'boxes.by_hand': 'Oder auf der Befehlszeile: {command}',
   'state.absent': 'nicht gestartet',

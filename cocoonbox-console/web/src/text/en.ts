@@ -85,7 +85,7 @@ export const en = {
   'boxes.delete.body':
     'The box goes with everything in it: files, running programs and its saves. This cannot be undone.',
   'boxes.delete.type': 'Type {name} to confirm',
-  'boxes.unseen': 'New agents with access since your last look: {names}.',
+  'boxes.unseen': 'New agents with access since your last look: {names}',
   'boxes.unseen.link': 'Look at them',
   'boxes.by_hand': 'Or with the command line: {command}',
   'state.absent': 'not started',

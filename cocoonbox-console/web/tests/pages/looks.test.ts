@@ -1,4 +1,5 @@
-// How the pages look: nothing runs over the edge of a small screen, and pictures for a person to judge.
+// How the pages look: nothing runs over the edge of a small screen, all text stands out, and pictures for a person to
+// judge.
 
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -6,9 +7,8 @@ import { join } from 'node:path';
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
-import type { Check } from '../../src/model';
 import { openBrowser, Reader } from './reader';
-import { FakeServer, LINK } from './server';
+import { AGENT, DEVICE, FakeServer, LINK } from './server';
 
 const PICTURES = join(import.meta.dirname, '../../../../target/console-pages');
 
@@ -20,18 +20,6 @@ interface View {
   press?: string;
 }
 
-const agent: Check = {
-  account: false,
-  client_name: 'Claude',
-  client_host: 'claude.ai',
-  redirect_host: '127.0.0.1:5000',
-  loopback: true,
-  max_boxes: 2,
-  max_running: 1,
-  days: 30,
-  has_grant: false,
-};
-
 const VIEWS: View[] = [
   { name: 'sign-in', path: '/cb/', set: (server) => (server.signedIn = false) },
   { name: 'link', path: `/cb/#link=${LINK}`, set: (server) => (server.signedIn = false) },
@@ -40,20 +28,17 @@ const VIEWS: View[] = [
     path: '/cb/oauth/authorize?a=b',
     set: (server) =>
       (server.check = {
-        account: true,
-        client_name: 'cocoonbox CLI',
+        ...DEVICE,
         device_name: 'a-rather-long-host-name-of-a-build-machine.example.org',
-        redirect_host: '127.0.0.1:5000',
-        loopback: true,
       }),
   },
-  { name: 'consent-agent', path: '/cb/oauth/authorize?a=b', set: (server) => (server.check = agent) },
+  { name: 'consent-agent', path: '/cb/oauth/authorize?a=b', set: (server) => (server.check = AGENT) },
   {
     name: 'consent-unverified',
     path: '/cb/oauth/authorize?a=b',
     set: (server) =>
       (server.check = {
-        ...agent,
+        ...AGENT,
         client_name: `Cl\u0430ude${'e'.repeat(80)}`,
         client_host: '',
         has_grant: true,
@@ -127,11 +112,37 @@ test.each(['en-GB', 'de-DE'])(
   },
 );
 
+/** What on the page stands out from its ground by less than 4.5 to 1 (WCAG 2.2, 1.4.3). */
+function faint(): string[] {
+  const numbers = (color: string) => (color.match(/[\d.]+/g) ?? []).map(Number);
+  const light = (color: string) => {
+    const [red, green, blue] = numbers(color).map((part) => {
+      const share = part / 255;
+      return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * (red ?? 0) + 0.7152 * (green ?? 0) + 0.0722 * (blue ?? 0);
+  };
+  const ground = (element: Element | null): string => {
+    if (element === null) return 'rgb(255, 255, 255)';
+    const color = getComputedStyle(element).backgroundColor;
+    return numbers(color)[3] === 0 ? ground(element.parentElement) : color;
+  };
+  const own = (element: Element) =>
+    Array.from(element.childNodes).some((node) => node.nodeType === 3 && node.textContent?.trim());
+  return Array.from(document.querySelectorAll('body *'))
+    .filter((element) => own(element) && element.closest('[aria-disabled="true"], [hidden]') === null)
+    .filter((element) => {
+      const [one = 0, other = 0] = [light(getComputedStyle(element).color), light(ground(element))].sort();
+      return (other + 0.05) / (one + 0.05) < 4.5;
+    })
+    .map((element) => element.outerHTML.slice(0, 100));
+}
+
 for (const [scheme, width, locale] of [
   ['light', 1280, 'en-GB'],
-  ['dark', 1280, 'en-GB'],
-  ['light', 360, 'de-DE'],
-  ['dark', 360, 'en-GB'],
+  ['dark', 1280, 'de-DE'],
+  ['light', 360, 'en-GB'],
+  ['dark', 360, 'de-DE'],
 ] as const) {
   test(`pictures of every page, ${scheme}, ${width} wide`, async () => {
     const reader = await Reader.sitDown(browser, {
@@ -141,6 +152,7 @@ for (const [scheme, width, locale] of [
     });
     for (const view of VIEWS) {
       await show(reader, view);
+      expect(await reader.page.evaluate(faint), view.name).toEqual([]);
       await reader.page.screenshot({
         path: join(PICTURES, `${view.name}-${width}-${scheme}.png`),
         fullPage: view.name !== 'users-edit' && view.name !== 'boxes-delete',

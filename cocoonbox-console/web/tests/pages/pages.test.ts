@@ -1,57 +1,11 @@
 // The built pages in a browser, by keyboard alone.
 
-import type { Browser } from 'playwright-core';
-import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
+import { expect, test, vi } from 'vitest';
 
-import { openBrowser, Reader } from './reader';
-import { FakeServer, LINK, PASSWORD, TOKEN } from './server';
+import { AGENT, DEVICE, LINK, PASSWORD, TOKEN } from './server';
+import { armed, open, QUERY, reader, server, sitDownAnew } from './stage';
 
-const QUERY = 'response_type=code&client_id=https%3A%2F%2Fclaude.ai%2Fclient&state=a+b%20c';
-const AGENT = {
-  account: false,
-  client_name: 'Claude',
-  client_host: 'claude.ai',
-  redirect_host: '127.0.0.1:5000',
-  loopback: true,
-  max_boxes: 2,
-  max_running: 1,
-  days: 30,
-  has_grant: false,
-} as const;
-const DEVICE = {
-  account: true,
-  client_name: 'cocoonbox CLI',
-  device_name: 'workbench',
-  redirect_host: '127.0.0.1:5000',
-  loopback: true,
-} as const;
-
-let browser: Browser;
-let server: FakeServer;
-let reader: Reader;
-
-beforeAll(async () => {
-  browser = await openBrowser();
-  server = await FakeServer.start();
-});
-afterAll(async () => {
-  await browser.close();
-  server.stop();
-});
-beforeEach(async () => {
-  server.reset();
-  reader = await Reader.sitDown(browser);
-});
-afterEach(async () => {
-  const { faults } = reader;
-  await reader.leave();
-  expect(faults).toEqual([]);
-});
-
-const open = (path: string) => reader.page.goto(server.origin + path);
 const eventually = (check: () => void) => vi.waitFor(check, 5_000);
-/** Waits until the consent page takes an answer. */
-const armed = () => reader.page.locator('button[aria-disabled="false"]', { hasText: 'Deny' }).waitFor();
 
 test('a person signs in by keyboard and is told what is wrong', async () => {
   server.signedIn = false;
@@ -376,52 +330,6 @@ test('a one-time link leaves the address at once and sets a password', async () 
   await reader.sees('This link is used up or too old. Ask for a new one.');
 });
 
-test('boxes are followed live, and the stream heals', async () => {
-  await open('/cb/');
-  await reader.sees('Live');
-  await reader.press('Wake: experiments');
-  await reader.sees('experiments is waking.');
-  // the same button by now, and it keeps the keyboard
-  await vi.waitFor(async () => expect(await reader.focused()).toBe('Hibernate: experiments'));
-  server.setState('cb-sleepsleep', 'running');
-  await reader.sees('experiments: running');
-
-  server.cut();
-  await reader.sees('Connecting again…');
-  server.boxes = server.boxes.map((box) => ({ ...box, state: 'hibernated' }));
-  await reader.sees('Live');
-  await eventually(() => expect(server.streams).toBe(1));
-  expect(await reader.page.locator('.badge.hibernated').count()).toBe(3);
-
-  await reader.press('Delete: main');
-  await reader.fill('Type main to confirm', 'mai');
-  await reader.page.keyboard.press('Enter');
-  expect(server.bodies('DELETE', 'boxes/cb-mainmainma')).toEqual([]);
-  await reader.page.keyboard.type('n');
-  await reader.page.keyboard.press('Enter');
-  await reader.sees('main is being deleted.');
-  await reader.page.locator('.rows > li', { hasText: 'main' }).waitFor({ state: 'detached' });
-  await vi.waitFor(async () => expect(await reader.focused()).toBe('Boxes'));
-});
-
-test('a page that nobody looks at holds no stream', async () => {
-  await open('/cb/');
-  await reader.sees('Live');
-  const look = (state: string) =>
-    reader.page.evaluate((shown) => {
-      Object.defineProperty(document, 'visibilityState', { value: shown, configurable: true });
-      document.dispatchEvent(new Event('visibilitychange'));
-    }, state);
-  await eventually(() => expect(server.streams).toBe(1));
-  await look('hidden');
-  await eventually(() => expect(server.streams).toBe(0));
-  await reader.page.waitForTimeout(1500);
-  expect(server.streams).toBe(0);
-  await look('visible');
-  await eventually(() => expect(server.streams).toBe(1));
-  await reader.sees('Live');
-});
-
 test('the first box is made', async () => {
   server.boxes = [];
   await open('/cb/');
@@ -443,8 +351,7 @@ test('a session that ends elsewhere leads to the sign-in', async () => {
 });
 
 test('the language follows the browser and the switch, which is kept', async () => {
-  await reader.leave();
-  reader = await Reader.sitDown(browser, { locale: 'de-AT' });
+  await sitDownAnew({ locale: 'de-AT' });
   await open('/cb/devices');
   await reader.waitForTitle('Geräte');
   expect(await reader.page.getAttribute('html', 'lang')).toBe('de');
@@ -479,4 +386,15 @@ test('the policy of the pages is in force, and its breach would be noticed', asy
   );
   expect(await reader.page.title()).not.toBe('ran');
   reader.faults.length = 0;
+});
+
+test('the page is loaded from files that were compressed beforehand', async () => {
+  const forms: Record<string, string> = {};
+  reader.page.on('response', (answer) => {
+    const kind = new URL(answer.url()).pathname.split('.').pop() ?? '';
+    if (answer.url().includes('/assets/')) forms[kind] = answer.headers()['content-encoding'] ?? 'as it is';
+  });
+  await open('/cb/');
+  await reader.waitForTitle('Boxes');
+  expect(forms).toMatchObject({ js: 'gzip', css: 'gzip' });
 });

@@ -1,7 +1,7 @@
 // A small server that answers as the real one does: the built pages with the real headers, and the API over a few
 // records in memory. It is as strict as the contract where the pages could go wrong.
 
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
@@ -61,6 +61,25 @@ export interface Call {
 export const PASSWORD = 'correct horse';
 export const TOKEN = `cb_${'5e'.repeat(32)}`;
 export const LINK = `cbl_${'7f'.repeat(32)}`;
+/** What an agent asks for, and what the command line does. */
+export const AGENT = {
+  account: false,
+  client_name: 'Claude',
+  client_host: 'claude.ai',
+  redirect_host: '127.0.0.1:5000',
+  loopback: true,
+  max_boxes: 2,
+  max_running: 1,
+  days: 30,
+  has_grant: false,
+} as const satisfies Check;
+export const DEVICE = {
+  account: true,
+  client_name: 'cocoonbox CLI',
+  device_name: 'workbench',
+  redirect_host: '127.0.0.1:5000',
+  loopback: true,
+} as const satisfies Check;
 const MINUTE = 60_000;
 
 export class FakeServer {
@@ -75,6 +94,10 @@ export class FakeServer {
   token: TokenState = { exists: false, created_at: null, used_at: null };
   check: Check | Refused = new Refused(400, 'untrusted');
   answer = '';
+  /** Whether it refuses every stream. */
+  down = false;
+  /** How often a stream was asked for. */
+  tries = 0;
   #server: Server;
   #streams = new Set<ServerResponse>();
 
@@ -102,6 +125,8 @@ export class FakeServer {
     this.calls.length = 0;
     this.signedIn = true;
     this.hasPassword = true;
+    this.down = false;
+    this.tries = 0;
     this.token = { exists: true, created_at: now - 90 * 1440 * MINUTE, used_at: now - 4 * MINUTE };
     this.agents = [
       {
@@ -256,6 +281,11 @@ export class FakeServer {
       answer.setHeader('content-type', 'text/html');
       answer.end('<!doctype html><link rel="icon" href="data:,"><p>This page can be closed.</p>');
     } else if (url.pathname === '/cb/api/boxes/events' && this.signedIn) {
+      this.tries += 1;
+      if (this.down) {
+        answer.writeHead(503).end();
+        return;
+      }
       answer.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store' });
       this.#streams.add(answer);
       answer.on('close', () => this.#streams.delete(answer));
@@ -271,8 +301,14 @@ export class FakeServer {
       });
       answer.end(readFileSync(join(DIST, 'index.html')));
     } else if (/^\/cb\/assets\/[\w.-]+$/.test(url.pathname)) {
-      answer.writeHead(200, { ...HEADERS, 'content-type': TYPES[url.pathname.split('.').pop() ?? ''] ?? '' });
-      answer.end(readFileSync(join(DIST, url.pathname.slice('/cb/'.length))));
+      const file = join(DIST, url.pathname.slice('/cb/'.length));
+      const gzip = /\bgzip\b/.test(String(request.headers['accept-encoding'])) && existsSync(`${file}.gz`);
+      answer.writeHead(200, {
+        ...HEADERS,
+        'content-type': TYPES[url.pathname.split('.').pop() ?? ''] ?? '',
+        ...(gzip && { 'content-encoding': 'gzip' }),
+      });
+      answer.end(readFileSync(gzip ? `${file}.gz` : file));
     } else {
       answer.writeHead(404, HEADERS);
       answer.end();
