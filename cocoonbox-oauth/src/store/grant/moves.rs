@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
 use cocoonbox_core::{GrantId, Timestamp};
-use cocoonbox_db::on_tx;
 use cocoonbox_db::sqlx::AssertSqlSafe;
+use cocoonbox_db::{Engine, on, on_tx};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::sql::GRANT_CHANNEL;
@@ -108,40 +108,72 @@ impl SqlUserStore {
 
     /// Moves grants, each at most once, in one commit; returns which it moved.
     async fn write(&self, moves: &[&AccessRecord], now: Timestamp) -> Result<Vec<GrantId>, UserStoreError> {
-        let bytes = self.db.pick("BLOB", "BYTEA");
-        let mut tx = self.db.begin().await?;
+        let Some(last) = moves.last() else { return Ok(Vec::new()) };
         // few sizes, so that each statement is prepared once: the last one is repeated
         let count = moves.len().next_power_of_two();
-        let Some(last) = moves.last() else { return Ok(Vec::new()) };
-        let rows = || moves.iter().chain(std::iter::repeat(last)).take(count);
-        let text = advance(count);
+        let rows: Vec<&AccessRecord> =
+            moves.iter().chain(std::iter::repeat(last)).take(count).copied().collect();
+        let moved = match self.db.engine() {
+            Engine::Sqlite => self.write_step_by_step(&rows, now).await?,
+            Engine::Postgres => self.write_at_once(&rows, now).await?,
+        };
+        let moved = |id: &GrantId| moved.iter().any(|moved| moved == id.as_str());
+        Ok(moves.iter().map(|access| &access.grant).filter(|id| moved(id)).cloned().collect())
+    }
+
+    /// One statement: each is a way to the server and back.
+    async fn write_at_once(
+        &self,
+        rows: &[&AccessRecord],
+        now: Timestamp,
+    ) -> Result<Vec<String>, UserStoreError> {
+        let text = all_at_once(rows.len());
+        on!(self.db, pool => {
+            let mut query = sqlx::query_scalar(AssertSqlSafe(text)).bind(now.micros());
+            for access in rows {
+                query = query
+                    .bind(access.grant.as_str())
+                    .bind(access.generation)
+                    .bind(&access.hash.as_bytes()[..])
+                    .bind(access.expires_at.micros());
+            }
+            query.fetch_all(pool).await
+        })
+        .map_err(failed)
+    }
+
+    /// Three statements: SQLite writes one table in each.
+    async fn write_step_by_step(
+        &self,
+        rows: &[&AccessRecord],
+        now: Timestamp,
+    ) -> Result<Vec<String>, UserStoreError> {
+        let mut tx = self.db.begin().await?;
+        let text = advance(rows.len());
         let moved: Vec<String> = on_tx!(tx, c => {
             let mut query = sqlx::query_scalar(AssertSqlSafe(text)).bind(now.micros());
-            for access in rows() {
+            for access in rows {
                 query = query.bind(access.grant.as_str()).bind(access.generation);
             }
             query.fetch_all(c).await
         })
         .map_err(failed)?;
-        let moved = |id: &GrantId| moved.iter().any(|moved| moved == id.as_str());
-        let done: Vec<GrantId> =
-            moves.iter().map(|access| &access.grant).filter(|id| moved(id)).cloned().collect();
-        if done.is_empty() {
-            return Ok(done);
+        if moved.is_empty() {
+            return Ok(moved);
         }
-        let text = drop_access(count);
+        let text = drop_access(rows.len());
         on_tx!(tx, c => {
             let mut query = sqlx::query(AssertSqlSafe(text));
-            for access in rows() {
+            for access in rows {
                 query = query.bind(access.grant.as_str());
             }
             query.execute(c).await.map(drop)
         })
         .map_err(failed)?;
-        let text = put_access(count, bytes);
+        let text = put_access(rows.len());
         on_tx!(tx, c => {
             let mut query = sqlx::query(AssertSqlSafe(text)).bind(now.micros());
-            for access in rows() {
+            for access in rows {
                 query = query
                     .bind(access.grant.as_str())
                     .bind(access.generation)
@@ -151,14 +183,15 @@ impl SqlUserStore {
             query.execute(c).await.map(drop)
         })
         .map_err(failed)?;
-        let told: Vec<String> = moves
+        let mut told: Vec<String> = rows
             .iter()
-            .filter(|access| done.contains(&access.grant))
+            .filter(|access| moved.iter().any(|moved| moved == access.grant.as_str()))
             .map(|access| format!("{} {}", access.grant, access.generation))
             .collect();
+        told.dedup();
         tx.notify(GRANT_CHANNEL, &told.join(",")).await?;
         tx.commit().await?;
-        Ok(done)
+        Ok(moved)
     }
 }
 
@@ -178,16 +211,30 @@ fn rows(count: usize, types: &[&str]) -> String {
     text
 }
 
-/// Moves grants that stand, of users that are not shut out, by one generation or none; returns their ids.
-fn advance(count: usize) -> String {
+/// Moves grants that stand, of users that are not shut out, by one generation or none.
+const ADVANCE: &str = "UPDATE oauth_grants SET generation = m.next FROM moves m \
+     WHERE oauth_grants.id = m.grant_id AND m.next BETWEEN oauth_grants.generation AND oauth_grants.generation + 1 \
+     AND ended_at IS NULL AND expires_at > $1 \
+     AND EXISTS (SELECT 1 FROM users u WHERE u.id = oauth_grants.user_id AND NOT u.disabled)";
+
+/// All of it, for PostgreSQL; returns the ids of the grants that were moved.
+fn all_at_once(count: usize) -> String {
     format!(
-        "WITH moves (grant_id, next) AS (VALUES {}) \
-         UPDATE oauth_grants SET generation = m.next FROM moves m \
-         WHERE oauth_grants.id = m.grant_id AND m.next BETWEEN oauth_grants.generation AND oauth_grants.generation + 1 \
-         AND ended_at IS NULL AND expires_at > $1 \
-         AND EXISTS (SELECT 1 FROM users u WHERE u.id = oauth_grants.user_id AND NOT u.disabled) RETURNING id",
-        rows(count, &["TEXT", "BIGINT"])
+        "WITH moves (grant_id, next, hash, until) AS (VALUES {}), \
+         moved AS ({ADVANCE} RETURNING oauth_grants.id, m.next, m.hash, m.until), \
+         gone AS (DELETE FROM oauth_tokens t USING moved WHERE t.grant_id = moved.id AND t.generation < moved.next - 1), \
+         put AS (INSERT INTO oauth_tokens (hash, grant_id, generation, expires_at) \
+         SELECT hash, id, next, until FROM moved ON CONFLICT (hash) DO UPDATE SET expires_at = excluded.expires_at), \
+         told AS (SELECT pg_notify('{GRANT_CHANNEL}', string_agg(id || ' ' || next, ',')) FROM moved HAVING COUNT(*) > 0) \
+         SELECT moved.id FROM moved, told",
+        rows(count, &["TEXT", "BIGINT", "BYTEA", "BIGINT"])
     )
+}
+
+/// Moves grants; returns the ids of those that were moved.
+fn advance(count: usize) -> String {
+    let rows = rows(count, &["TEXT", "BIGINT"]);
+    format!("WITH moves (grant_id, next) AS (VALUES {rows}) {ADVANCE} RETURNING id")
 }
 
 /// Removes the access tokens of grants that are two generations back.
@@ -201,7 +248,7 @@ fn drop_access(count: usize) -> String {
 }
 
 /// Adds the access tokens of the grants that were moved.
-fn put_access(count: usize, bytes: &str) -> String {
+fn put_access(count: usize) -> String {
     format!(
         "WITH moves (grant_id, next, hash, until) AS (VALUES {}) \
          INSERT INTO oauth_tokens (hash, grant_id, generation, expires_at) \
@@ -210,7 +257,7 @@ fn put_access(count: usize, bytes: &str) -> String {
          JOIN users u ON u.id = g.user_id AND NOT u.disabled \
          WHERE g.ended_at IS NULL AND g.expires_at > $1 \
          ON CONFLICT (hash) DO UPDATE SET expires_at = excluded.expires_at",
-        rows(count, &["TEXT", "BIGINT", bytes, "BIGINT"])
+        rows(count, &["TEXT", "BIGINT", "BLOB", "BIGINT"])
     )
 }
 

@@ -64,6 +64,19 @@ async fn a_server_behind_the_door_conforms_to_the_revision_that_it_speaks() -> D
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fails_of_the_next_revision_is_what_is_written_down() -> Done {
+    let (server, results) = (Server::with_fixtures().await?, TempDir::new()?);
+    let expected = here().join("expected-failures-2026-07-28.yml");
+    let expected = expected.to_str().ok_or("a path that is no text")?;
+    let options = ["--requirements", "2026-07-28", "--expected-failures", expected, "--verbose"];
+    let output = suite(&server, &results, &options).await?;
+    assert!(output.status.success(), "{}", told(&output));
+    let ran = std::fs::read_dir(results.path())?.count();
+    assert!(ran >= 30, "{ran} scenarios\n{}", told(&output));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expected_failure_that_passes_fails_the_suite() -> Done {
     let (server, results) = (Server::with_fixtures().await?, TempDir::new()?);
     let expected = results.path().join("expected.yml");
