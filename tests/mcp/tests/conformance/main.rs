@@ -68,7 +68,7 @@ async fn what_fails_of_the_next_revision_is_what_is_written_down() -> Done {
     let (server, results) = (Server::with_fixtures().await?, TempDir::new()?);
     let expected = here().join("expected-failures-2026-07-28.yml");
     let expected = expected.to_str().ok_or("a path that is no text")?;
-    let options = ["--requirements", "2026-07-28", "--expected-failures", expected, "--verbose"];
+    let options = ["--requirements", "2026-07-28", "--expected-failures", expected];
     let output = suite(&server, &results, &options).await?;
     assert!(output.status.success(), "{}", told(&output));
     let ran = std::fs::read_dir(results.path())?.count();
