@@ -130,7 +130,9 @@ pub async fn run(
     .with_belongings(Arc::new(crate::account::Boxes(Arc::clone(&engine))))
     .with_trusted_proxies(config.trusted_proxies.clone())
     .with_version(env!("CARGO_PKG_VERSION"));
-    if let Some(documents) = crate::account::documents(&clock) {
+    if config.client_documents
+        && let Some(documents) = crate::account::documents(&clock)
+    {
         authority = authority.with_documents(Arc::new(documents));
     }
     let account = ServiceOptions::new(

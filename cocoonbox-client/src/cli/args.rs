@@ -576,6 +576,10 @@ pub struct UpArgs {
     /// Let a box that an outside agent made sleep after this long without a client call [default: 30m; 0s: never]
     #[arg(long, value_name = "TIME")]
     pub oauth_idle_hibernate: Option<String>,
+    /// Take agents that are named by the https address of a document, which the server fetches: Claude Code and Codex do so where
+    /// it is offered. Say false where the server reaches no https address; they then register themselves [default: true]
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
+    pub oauth_client_documents: Option<bool>,
     /// Believe what proxies at these addresses say of where a request comes from (X-Forwarded-For), with commas between them; wrong
     /// passwords are counted by it [default: none]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]

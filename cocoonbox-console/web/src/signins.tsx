@@ -14,7 +14,7 @@ const DOORS = {
 } as const;
 
 /** Who came in and who was turned away, the newest first; older ones on demand. */
-export function SignInList({ load }: { load: (before: string) => Promise<SignIns> }) {
+export function SignInList({ lead, load }: { lead: string; load: (before: string) => Promise<SignIns> }) {
   const { t } = useSpeech();
   const first = useLoaded(() => load(''));
   const [more, setMore] = useState<SignIns | null>(null);
@@ -32,7 +32,7 @@ export function SignInList({ load }: { load: (before: string) => Promise<SignIns
   return (
     <section className="card">
       <h2>{t('sign_ins.title')}</h2>
-      <p className="hint">{t('sign_ins.lead')}</p>
+      <p className="hint">{lead}</p>
       {first.value === null ? (
         <Waiting refusal={first.refusal} retry={first.reload} />
       ) : all.length === 0 ? (
@@ -65,12 +65,8 @@ function One({ signIn }: { signIn: SignIn }) {
     <div className="about">
       <h3>
         {t(DOORS[signIn.door])}
-        {what !== '' && (
-          <>
-            {': '}
-            <Untrusted>{what}</Untrusted>
-          </>
-        )}
+        {what !== '' && <Untrusted>{what}</Untrusted>}
+        {!signIn.let_in && <span className="badge bad">{t('sign_ins.refused')}</span>}
       </h3>
       <Facts>
         <Fact name={t('sign_ins.at')}>
@@ -82,7 +78,6 @@ function One({ signIn }: { signIn: SignIn }) {
           </Fact>
         )}
         <Fact name={t('sign_ins.from')}>{signIn.from === '' ? t('sign_ins.unknown') : signIn.from}</Fact>
-        <Fact name={t('sign_ins.outcome')}>{signIn.let_in ? t('sign_ins.let_in') : t('sign_ins.refused')}</Fact>
       </Facts>
     </div>
   );

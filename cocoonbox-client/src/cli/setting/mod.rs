@@ -23,7 +23,7 @@ pub use file::FileError;
 pub use server::{NodeSetting, ServerConfig, StateStore, nodes};
 
 /// The keys of `api.yaml`, with the defaults of those that have one.
-const KEYS: [(&str, Option<&str>); 23] = [
+const KEYS: [(&str, Option<&str>); 24] = [
     ("listen", Some("127.0.0.1:7420")),
     ("backend", Some("auto")),
     ("docker_socket", None),
@@ -37,6 +37,7 @@ const KEYS: [(&str, Option<&str>); 23] = [
     ("max_running", Some("1")),
     ("oauth.public_url", None),
     ("oauth.idle_hibernate", Some("30m")),
+    ("oauth.client_documents", Some("true")),
     ("trusted_proxies", None),
     ("database_url_file", None),
     ("agent", None),
@@ -288,6 +289,7 @@ fn words(flags: &UpArgs, key: &str) -> Option<OsString> {
         "max_boxes" => number(flags.max_boxes),
         "max_running" => number(flags.max_running),
         "oauth.idle_hibernate" => flags.oauth_idle_hibernate.clone().map(Into::into),
+        "oauth.client_documents" => flags.oauth_client_documents.map(|on| on.to_string().into()),
         "oauth.public_url" => flags.oauth_public_url.clone().map(Into::into),
         "trusted_proxies" => flags.trusted_proxies.as_ref().map(|proxies| proxies.join(",").into()),
         "database_url_file" => flags.database_url_file.clone().map(Into::into),

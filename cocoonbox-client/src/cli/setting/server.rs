@@ -71,6 +71,8 @@ pub struct ServerConfig {
     pub public_url: Option<String>,
     /// How long a box that an outside agent made runs unused; zero is for ever.
     pub agent_idle_hibernate: Duration,
+    /// Whether clients may be named by the https address of a document, which the server then fetches.
+    pub client_documents: bool,
     /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpAddr>,
     /// A file with a PostgreSQL URL; absent: SQLite in the data directory.
@@ -145,6 +147,7 @@ impl ServerConfig {
                 (!rest.is_empty() && !rest.contains(['@', '?', '#'])).then(|| text.to_owned())
             })?,
             agent_idle_hibernate: span("oauth.idle_hibernate")?,
+            client_documents: settings.get("oauth.client_documents").parse("true or false")?.unwrap_or(true),
             trusted_proxies: settings.get("trusted_proxies").read(proxies, addresses)?.unwrap_or_default(),
             database_url_file: path("database_url_file"),
             agent,

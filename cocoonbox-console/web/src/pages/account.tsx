@@ -16,7 +16,7 @@ export function AccountPage() {
       <Title text={t('account.title')} />
       <PasswordForm />
       <SignOutEverywhere />
-      <SignInList load={api.signIns} />
+      <SignInList lead={t('sign_ins.lead')} load={api.signIns} />
     </>
   );
 }

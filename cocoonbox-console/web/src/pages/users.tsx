@@ -47,7 +47,7 @@ export function UsersPage() {
         </ul>
       )}
       <AddUser added={(user) => list.change((before) => (before === null ? null : [...before, user]))} />
-      <SignInList load={api.everybodysSignIns} />
+      <SignInList lead={t('sign_ins.lead.all')} load={api.everybodysSignIns} />
       {asked?.to === 'edit' && (
         <EditUser
           user={asked.user}

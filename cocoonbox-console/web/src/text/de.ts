@@ -169,7 +169,8 @@ export const de: Table = {
   'account.everywhere.done': 'Sie sind überall abgemeldet.',
 
   'sign_ins.title': 'Anmeldungen',
-  'sign_ins.lead': 'Die letzten 90 Tage. Waren das Sie?',
+  'sign_ins.lead': 'Der letzten 90 Tage. Waren das alles Sie?',
+  'sign_ins.lead.all': 'Von allen, in den letzten 90 Tagen.',
   'sign_ins.empty': 'Es hat sich noch niemand angemeldet.',
   'sign_ins.older': 'Ältere anzeigen',
   'sign_ins.password': 'Passwort',
@@ -181,8 +182,6 @@ export const de: Table = {
   'sign_ins.nobody': 'niemand Bekanntes',
   'sign_ins.from': 'Von',
   'sign_ins.unknown': 'unbekannt',
-  'sign_ins.outcome': 'Ergebnis',
-  'sign_ins.let_in': 'eingelassen',
   'sign_ins.refused': 'abgewiesen',
 
   'users.title': 'Benutzer',

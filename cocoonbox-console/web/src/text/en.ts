@@ -167,7 +167,8 @@ export const en = {
   'account.everywhere.done': 'You are signed out everywhere.',
 
   'sign_ins.title': 'Sign-ins',
-  'sign_ins.lead': 'The last 90 days. Was it you?',
+  'sign_ins.lead': 'Of the last 90 days. Was each of them you?',
+  'sign_ins.lead.all': 'Of everybody, in the last 90 days.',
   'sign_ins.empty': 'Nobody has signed in yet.',
   'sign_ins.older': 'Show older ones',
   'sign_ins.password': 'Password',
@@ -179,8 +180,6 @@ export const en = {
   'sign_ins.nobody': 'nobody known',
   'sign_ins.from': 'From',
   'sign_ins.unknown': 'unknown',
-  'sign_ins.outcome': 'Outcome',
-  'sign_ins.let_in': 'let in',
   'sign_ins.refused': 'turned away',
 
   'users.title': 'Users',
