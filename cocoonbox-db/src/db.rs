@@ -14,6 +14,9 @@ use crate::notice::{self, Hub};
 use crate::url::Place;
 use crate::{DatabaseUrl, DbError, Notice, Tx};
 
+/// How long a connection to a server lies unused before it is asked whether it still stands.
+const TESTED_AFTER: Duration = Duration::from_secs(1);
+
 /// Which database answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers match on each")]
@@ -89,6 +92,16 @@ impl Db {
                 let pool = PgPoolOptions::new()
                     .max_connections(options.max_connections)
                     .acquire_timeout(options.patience)
+                    // one that was in use a moment ago is good, and asking it costs as much as a statement
+                    .test_before_acquire(false)
+                    .before_acquire(|connection, seen| {
+                        Box::pin(async move {
+                            if seen.idle_for > TESTED_AFTER {
+                                connection.ping().await?;
+                            }
+                            Ok(true)
+                        })
+                    })
                     .connect_with((**connect).clone())
                     .await?;
                 Ok(Self { pools: Pools::Postgres(pool), hub: None, file: None })
@@ -109,6 +122,8 @@ impl Db {
         let pool = SqlitePoolOptions::new()
             .max_connections(options.max_connections)
             .acquire_timeout(options.patience)
+            // a file does not go away as a server does
+            .test_before_acquire(false)
             // a commit that found no room has undone itself, which its connection does not know: it would begin nothing
             .before_acquire(|connection, _| {
                 let usable = !connection.is_in_transaction();
