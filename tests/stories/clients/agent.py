@@ -4,6 +4,9 @@ agent.py whole ENDPOINT   from its first 401 to its end, with the person of pers
 agent.py asks ENDPOINT    prints the address to open and waits for what comes of it; allowed, it makes a box, prints
                           "made", reads a line, prints "open" with a stream and a call under way, and then how each
                           of them ended and what still works
+agent.py beside ENDPOINT OTHER
+                          is allowed at one server, prints "open" with a stream open at the other, and then how that
+                          ended and what the other says to a further call
 """
 
 import base64
@@ -214,5 +217,20 @@ def asks(endpoint):
     say(json.dumps(said))
 
 
+def beside(endpoint, other):
+    client = Client(endpoint)
+    get(answer("allow", client.address()))
+    client.answered()
+    tokens = client.tokens()
+    # what one server gave out is refreshed at the other
+    client.server["token_endpoint"] = client.server["token_endpoint"].replace(endpoint, other)
+    token = client.refresh(tokens["refresh_token"])["access_token"]
+    mcp = Mcp(f"{other}/cocoonbox.mcp/control", token)
+    mcp.begin()
+    stream = mcp.send(None)
+    say("open")
+    say(json.dumps({"stream": end_of(stream), "further": refused(lambda: mcp.ask("tools/list")).code}))
+
+
 if __name__ == "__main__":
-    {"whole": whole, "asks": asks}[sys.argv[1]](sys.argv[2])
+    {"whole": whole, "asks": asks, "beside": beside}[sys.argv[1]](*sys.argv[2:])

@@ -54,7 +54,7 @@ fn the_typescript_sdk_is_let_in_refreshes_and_is_shut_out() {
             "POST /cocoonbox.mcp/control 200",
         ],
         "deleted": true,
-        "end": ["DELETE /cocoonbox.mcp/control 202"],
+        "end": ["DELETE /cocoonbox.mcp/control 204"],
         "ended": 404,
         "goes_on": [],
         "revocation": 200,
