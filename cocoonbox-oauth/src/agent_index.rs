@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use cocoonbox_core::{GrantId, Timestamp, UserId};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 use crate::grant::ENDED_FOR;
@@ -93,6 +93,50 @@ pub struct AgentIndex {
     map: RwLock<Map>,
     /// Readings take turns: one that began earlier must not undo what a later one saw.
     reading: Mutex<()>,
+    own: Own,
+}
+
+/// Moves of this process: whoever makes one takes it in, so that its notice has nothing to tell.
+#[derive(Debug, Default)]
+struct Own {
+    under_way: std::sync::Mutex<HashMap<GrantId, Vec<i64>>>,
+    /// Those that nobody took in.
+    left: std::sync::Mutex<Vec<GrantId>>,
+    told: Notify,
+}
+
+/// A move that this process makes. Dropped before it was taken in, it has its grant read.
+#[derive(Debug)]
+pub(crate) struct OwnMove<'a> {
+    own: &'a Own,
+    grant: GrantId,
+    generation: i64,
+    taken_in: bool,
+}
+
+impl OwnMove<'_> {
+    pub(crate) fn taken_in(mut self) {
+        self.taken_in = true;
+    }
+}
+
+impl Drop for OwnMove<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.own.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(generations) = under_way.get_mut(&self.grant) {
+            if let Some(place) = generations.iter().position(|generation| *generation == self.generation) {
+                generations.swap_remove(place);
+            }
+            if generations.is_empty() {
+                under_way.remove(&self.grant);
+            }
+        }
+        drop(under_way);
+        if !self.taken_in {
+            self.own.left.lock().unwrap_or_else(PoisonError::into_inner).push(self.grant.clone());
+            self.own.told.notify_one();
+        }
+    }
 }
 
 impl AgentIndex {
@@ -153,9 +197,34 @@ impl AgentIndex {
         true
     }
 
-    /// Returns whether a change is one that is known already.
+    /// Says that this process is about to move a grant, and takes the new token in itself.
+    pub(crate) fn own_move(&self, access: &AccessRecord) -> OwnMove<'_> {
+        let (grant, generation) = (access.grant.clone(), access.generation);
+        let mut under_way = self.own.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.entry(grant.clone()).or_default().push(generation);
+        drop(under_way);
+        OwnMove { own: &self.own, grant, generation, taken_in: false }
+    }
+
+    /// Waits for moves of this process that nobody took in, and returns their grants. Safe to cancel.
+    pub(crate) async fn left(&self) -> Vec<GrantId> {
+        loop {
+            let left = std::mem::take(&mut *self.own.left.lock().unwrap_or_else(PoisonError::into_inner));
+            if !left.is_empty() {
+                return left;
+            }
+            self.own.told.notified().await;
+        }
+    }
+
+    /// Returns whether a change is one that is known already, or will be in a moment.
     pub(crate) fn knows(&self, change: &GrantChange) -> bool {
         let Some(generation) = change.generation else { return false };
+        let under_way = self.own.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if under_way.get(&change.grant).is_some_and(|own| own.iter().any(|own| generation <= *own)) {
+            return true;
+        }
+        drop(under_way);
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         map.grants.get(&change.grant).is_some_and(|entry| generation <= entry.held.grant.generation)
     }
@@ -313,5 +382,47 @@ impl Map {
             entry.access.iter().for_each(|token| drop(self.tokens.remove(&token.hash)));
             entry.held.ended.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OauthKey;
+    use crate::testkit::account::{access, grant};
+    use crate::testkit::{AT, user};
+
+    #[tokio::test]
+    async fn what_this_process_moves_is_known_and_what_it_leaves_is_read() {
+        let jo = user("jo");
+        let held = grant(&jo.id);
+        let id = held.id.clone();
+        let living = LivingGrant { user: jo, access: vec![access(&id, 1)], grant: held };
+        let index = AgentIndex::of(vec![living.clone()], AT);
+        let moved = |generation| GrantChange { grant: id.clone(), generation: Some(generation) };
+        let knows = |generation| index.knows(&moved(generation));
+        assert_eq!((knows(1), knows(2)), (true, false));
+        assert!(!index.knows(&GrantChange { grant: id.clone(), generation: None }), "it may have ended");
+
+        let own = index.own_move(&access(&id, 2));
+        let again = index.own_move(&access(&id, 2));
+        assert_eq!((knows(2), knows(3)), (true, false));
+        assert!(index.advance(&access(&id, 2)));
+        own.taken_in();
+        again.taken_in();
+        assert_eq!((knows(2), knows(3)), (true, false));
+        let key = OauthKey::new("a key of tests".to_owned());
+        let good = |generation| index.check(&key.access(&id, generation), AT).is_ok();
+        assert!(good(1) && good(2));
+        // what was read before the move does not undo it
+        index.map.write().expect("no panic").put(living, AT);
+        assert!(good(2));
+        assert!(index.advance(&access(&id, 3)) && !good(1), "two generations back is over");
+
+        drop(index.own_move(&access(&id, 4)));
+        assert!(!knows(4));
+        assert_eq!(index.left().await, std::slice::from_ref(&id));
+        index.end(&id, AT);
+        assert!(!index.advance(&access(&id, 4)) && !good(3), "it stays ended");
     }
 }

@@ -6,16 +6,12 @@ use cocoonbox_core::{Clock, GrantId, TokenId};
 use tokio::time::{self, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    AgentIndex, GrantChange, GrantChanges, GrantStore, TokenIndex, UserChanges, UserStore, UserStoreError,
-};
+use crate::{AgentIndex, GrantChanges, GrantStore, TokenIndex, UserChanges, UserStore, UserStoreError};
 
 /// How often uses are written, and tokens are read anew without a notice.
 const ROUND: Duration = Duration::from_mins(1);
 /// Notices that come this close together cost one reading.
 const GATHER: Duration = Duration::from_millis(5);
-/// Changes of grants that are gathered at most.
-const GATHERED: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -75,9 +71,10 @@ pub async fn run_agents(
                 None
             }
             changed = grants.next() => match changed {
-                Some(change) => gather_moves(index, change, &mut *grants).await,
-                None => None,
+                Some(change) if index.knows(&change) => continue,
+                changed => changed.map(|change| vec![change.grant]),
             },
+            left = index.left() => Some(left),
         };
         let mut pause = FIRST_PAUSE;
         loop {
@@ -90,26 +87,6 @@ pub async fn run_agents(
         }
     }
     write_agent_uses(index, store).await;
-}
-
-/// Returns the grants to be read after `first` changed; none: all.
-///
-/// A move is waited for: where this process made it, its index knows it in a moment.
-async fn gather_moves(
-    index: &AgentIndex,
-    first: GrantChange,
-    grants: &mut dyn GrantChanges,
-) -> Option<Vec<GrantId>> {
-    let until = time::Instant::now() + GATHER;
-    let mut changes = vec![first];
-    while changes.len() < GATHERED && changes.last().is_some_and(|change| change.generation.is_some()) {
-        match time::timeout_at(until, grants.next()).await {
-            Ok(change) => changes.push(change?),
-            Err(_) => break,
-        }
-    }
-    changes.retain(|change| !index.knows(change));
-    Some(changes.into_iter().map(|change| change.grant).collect())
 }
 
 async fn read(

@@ -331,8 +331,11 @@ impl Authority {
                 Worth::Unknown => return Err(Fault::grant()),
             };
             let access = self.access(&grant, generation, now);
+            let own = self.options.agents.own_move(&access);
             if self.store().put_access(&access, now).await? {
-                return Ok(self.told(&grant, &access, now).await);
+                let told = self.told(&grant, &access, now).await;
+                own.taken_in();
+                return Ok(told);
             }
             // somebody moved the grant between the look and the write
         }
