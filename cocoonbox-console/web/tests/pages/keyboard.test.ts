@@ -56,7 +56,7 @@ test('the place of the keyboard is in sight on every page', async () => {
   for (const path of ['', 'agents', 'devices', 'tokens', 'users', 'account']) {
     await open(`/cb/${path}`);
     await reader.page.locator('main h1').waitFor();
-    await reader.page.getByText('Loading…').waitFor({ state: 'detached' });
+    await reader.page.getByText('Loading…').first().waitFor({ state: 'detached' });
     const { stops, unseen } = await walk();
     const [last, top, next] = stops.slice(stops.indexOf('English'));
     expect([last, top, next], path).toEqual(['English', 'Skip to the content', 'Sign out']);

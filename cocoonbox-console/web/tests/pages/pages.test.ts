@@ -217,6 +217,21 @@ test('a device is signed out', async () => {
   expect(server.devices.map((device) => device.id)).toEqual(['dev_2', 'dev_3']);
 });
 
+test('who signed in is told, and older ones on demand', async () => {
+  server.signIns.next = '5.si_4';
+  server.olderSignIns.sign_ins = [
+    { id: 'si_9', at: Date.now() - 1e9, door: 'agent', let_in: true, from: '192.0.2.7', what: 'an older agent' },
+  ];
+  await open('/cb/account');
+  await reader.sees('workbench');
+  expect(await reader.page.getByText('turned away').count()).toBe(1);
+  expect(await reader.page.getByText('an older agent').count()).toBe(0);
+  await reader.press('Show older ones');
+  await reader.sees('an older agent');
+  expect(await reader.page.getByText('workbench').count()).toBe(1);
+  expect(await reader.page.getByRole('button', { name: 'Show older ones' }).count()).toBe(0);
+});
+
 test('users are added, changed and deleted', async () => {
   await open('/cb/users');
   await reader.sees('grace');

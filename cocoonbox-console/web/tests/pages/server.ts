@@ -89,6 +89,8 @@ export class FakeServer {
   agents: Agent[] = [];
   devices: Device[] = [];
   signIns: SignIns = { sign_ins: [], next: '' };
+  olderSignIns: SignIns = { sign_ins: [], next: '' };
+  #query = '';
   users: User[] = [];
   boxes: Box[] = [];
   token: TokenState = { exists: false, created_at: null, used_at: null };
@@ -325,6 +327,7 @@ export class FakeServer {
         throw new Refused(400, 'invalid');
       const body = text === '' ? {} : (JSON.parse(text) as Record<string, unknown>);
       if (method !== 'GET') this.calls.push({ method, path, body });
+      this.#query = new URL(request.url ?? '', this.origin).search;
       const result = this.#call(method, path, body);
       answer.writeHead(result === undefined ? 204 : 200, { 'content-type': 'application/json' });
       answer.end(result === undefined ? undefined : JSON.stringify(result));
@@ -369,7 +372,8 @@ export class FakeServer {
       case 'POST me/:id':
         return this.#mine(id, body);
       case 'GET me/:id':
-        return id === 'token' ? this.token : this.signIns;
+        if (id === 'token') return this.token;
+        return this.#query === '?before=5.si_4' ? this.olderSignIns : this.signIns;
       case 'DELETE me/:id':
         this.token = { exists: false, created_at: null, used_at: null };
         return undefined;
