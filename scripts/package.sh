@@ -11,6 +11,9 @@ for manifest in cocoonbox-*/Cargo.toml; do
     crates+=(-p "$(dirname "$manifest")")
 done
 dirty=()
-[ -z "$(git status --porcelain 2>/dev/null)" ] || dirty=(--allow-dirty)
+# the console's pages are packed as they were built, and git does not know them
+if [ -d cocoonbox-console/web/dist ] || [ -n "$(git status --porcelain 2>/dev/null)" ]; then
+    dirty=(--allow-dirty)
+fi
 say "packing the library crates"
 cargo package --quiet --no-verify "${dirty[@]}" "${crates[@]}"
