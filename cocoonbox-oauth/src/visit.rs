@@ -94,4 +94,15 @@ mod tests {
         assert_eq!(seen("127.0.0.1", &["192.0.2.1, unknown"], &["127.0.0.1"]), "127.0.0.1");
         assert_eq!(origin(None, ["192.0.2.1"].into_iter(), &[]), None);
     }
+
+    #[tokio::test]
+    async fn of_a_long_name_the_beginning_is_remembered() {
+        use crate::{MemoryUserStore, SignInStore as _};
+        let store = MemoryUserStore::default();
+        let what = "ä".repeat(WHAT_MAX);
+        let visit = Visit { user: None, door: Door::Agent, let_in: false, from: None, what: &what };
+        visit.remember(&store, &cocoonbox_core::SystemEntropy, Timestamp::default()).await;
+        let kept = store.sign_ins(None, None, 1).await.expect("asked");
+        assert_eq!(kept[0].what, "ä".repeat(WHAT_MAX / 2));
+    }
 }

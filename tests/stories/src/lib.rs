@@ -22,3 +22,16 @@ pub use processes::{Process, processes, processes_in_network};
 pub use run::{Run, eventually, output};
 pub use server::{Account, Server, files};
 pub use tool::{buf, claude, codex, copy_program, node, node_client, python, rclone, require};
+
+/// What the control MCP offers.
+pub const CONTROL_TOOLS: [&str; 9] = [
+    "box_create",
+    "box_delete",
+    "box_ensure",
+    "box_hibernate",
+    "box_list",
+    "box_save",
+    "box_status",
+    "box_upgrade",
+    "usage",
+];

@@ -5,22 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cocoonbox_stories::{
-    Account, Beside, Internet, PASSWORD, Run, Server, browser, claude, codex, one_time_link, output,
-    plain_browser, python, server_of_a_person,
+    Account, Beside, CONTROL_TOOLS, Internet, PASSWORD, Run, Server, browser, claude, codex, one_time_link,
+    output, plain_browser, python, server_of_a_person,
 };
 use serde_json::{Value, json};
-
-const TOOLS: [&str; 9] = [
-    "box_create",
-    "box_delete",
-    "box_ensure",
-    "box_hibernate",
-    "box_list",
-    "box_save",
-    "box_status",
-    "box_upgrade",
-    "usage",
-];
 
 /// A server of a person, and where its clients are.
 struct Scene {
@@ -226,7 +214,7 @@ fn fastmcp_signs_in_and_uses_a_box() {
     let scene = Scene::here();
     let said = json_of(&output(scene.python("fast.py").arg(scene.control()), b""));
     let expected = json!({
-        "tools": TOOLS,
+        "tools": CONTROL_TOOLS,
         "made": "running",
         "listed": ["by-fastmcp"],
         "one_more": true,
@@ -240,7 +228,7 @@ fn fastmcp_signs_in_and_uses_a_box() {
 fn the_python_sdk_renews_its_token_and_asks_again_when_it_is_shut_out() {
     let scene = Scene::here();
     let said = json_of(&output(scene.python("sdk.py").arg(scene.server.endpoint()), b""));
-    assert_eq!((&said["server"], &said["tools"]), (&json!("cocoonbox"), &json!(TOOLS)));
+    assert_eq!((&said["server"], &said["tools"]), (&json!("cocoonbox"), &json!(CONTROL_TOOLS)));
     assert_eq!((&said["boxes"], &said["boxes_again"]), (&json!([]), &json!([])));
     assert_eq!((&said["renewed"], &said["asked"]), (&json!(true), &json!(1)), "the person is asked once");
     assert_ne!(said["in"], 401);

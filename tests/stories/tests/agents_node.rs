@@ -1,19 +1,7 @@
 //! Clients in JavaScript that other people wrote, as agents of a person at a real server.
 
-use cocoonbox_stories::{PASSWORD, Server, node_client, output, require, server_of_a_person};
+use cocoonbox_stories::{CONTROL_TOOLS, PASSWORD, Server, node_client, output, require, server_of_a_person};
 use serde_json::{Value, json};
-
-const TOOLS: [&str; 9] = [
-    "box_create",
-    "box_delete",
-    "box_ensure",
-    "box_hibernate",
-    "box_list",
-    "box_save",
-    "box_status",
-    "box_upgrade",
-    "usage",
-];
 
 /// Runs a client to its end and returns what it saw.
 fn seen(server: &Server, client: &str) -> Value {
@@ -37,7 +25,7 @@ fn the_typescript_sdk_is_let_in_refreshes_and_is_shut_out() {
         "asked": { "scope": "boxes", "resource": format!("{}/cocoonbox.mcp", server.endpoint()) },
         "exchange": ["POST /cocoonbox.oauth/token 200"],
         "server": "cocoonbox",
-        "tools": TOOLS,
+        "tools": CONTROL_TOOLS,
         "before": [],
         "made": "running",
         "last": "done: by-sdk is running",
@@ -69,7 +57,7 @@ fn the_inspector_signs_in_at_a_terminal_and_gives_back_what_it_got() {
     let expected = json!({
         "nobody": [3, "auth_required"],
         "asked": true,
-        "tools": TOOLS,
+        "tools": CONTROL_TOOLS,
         "made": "running",
         "listed": ["by-inspector"],
         "refreshed": ["by-inspector"],

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use cocoonbox_stories::{PASSWORD, Run, Server, browser, output, person, python, server_of_a_person};
+use cocoonbox_stories::{
+    CONTROL_TOOLS, PASSWORD, Run, Server, browser, output, person, python, server_of_a_person,
+};
 use serde_json::{Value, json};
 
 /// A command line that knows no token yet, whose browser is `verb` of our person.
@@ -86,18 +88,7 @@ fn an_outside_agent_gets_boxes_of_its_own_until_it_is_shut_out() {
     let mut agent = python("agent.py");
     let agent = output(agent.args(["whole", &server.endpoint()]).env("PERSON_PASSWORD", PASSWORD), b"");
     let said: Value = serde_json::from_str(&agent.ok()).expect("JSON");
-    let tools = [
-        "box_create",
-        "box_delete",
-        "box_ensure",
-        "box_hibernate",
-        "box_list",
-        "box_save",
-        "box_status",
-        "box_upgrade",
-        "usage",
-    ];
-    assert_eq!(said["tools"], json!(tools));
+    assert_eq!(said["tools"], json!(CONTROL_TOOLS));
     assert_eq!(
         (&said["before"], &said["made"], &said["after"]),
         (&json!([]), &json!("running"), &json!(["by-agent"]))
